@@ -45,6 +45,12 @@ PLANS: dict[type[Algorithm], Callable[[Any, tuple[Feature, ...], int], Plan]] = 
     PhaseSketch: phase_sketch,
 }
 
+# Those that cluster by attributes, too.
+CATEGORY_PLANS: dict[type[Algorithm], Callable[[Any, tuple[Feature, ...], int, tuple[Categorical, ...]], Plan]] = {
+    ShiftedGrid: shifted_grid,
+    PhaseSketch: phase_sketch,
+}
+
 
 def start(
     params: Algorithm,
@@ -78,16 +84,16 @@ def start(
         of an algorithm, such as its number of features, raise when the plan yields its first round.
     """
     require_at_least(expected_reports, 1, "expected_reports")
-    algorithm, reason = resolve(params, len(features), expected_reports)
+    algorithm, reason = resolve(params, len(features), expected_reports, attributes)
     if type(algorithm) not in PLANS:
         raise InvalidSpec("unknown algorithm")
     check_periodic(algorithm, features)
     algorithm.require_attributes(attributes)
-    if attributes:
-        assert isinstance(algorithm, ShiftedGrid)  # noqa: S101 - for the type checker: it alone takes attributes
-        plan = shifted_grid(algorithm, features, expected_reports, attributes)
-    else:
-        plan = PLANS[type(algorithm)](algorithm, features, expected_reports)
+    plan = (
+        CATEGORY_PLANS[type(algorithm)](algorithm, features, expected_reports, attributes)
+        if attributes
+        else PLANS[type(algorithm)](algorithm, features, expected_reports)
+    )
     plan = plan if place_of(features) is None else _with_warning(plan)
     return plan if reason is None else _with_choice(plan, algorithm, reason)
 

@@ -21,7 +21,7 @@ from sfumato.privacy.accountant import Accounting
 from sfumato.privacy.shuffling import Pair
 from sfumato.settings import CentralSettings, DatasetOptions, DatasetSettings, all_settings, settings_of
 from sfumato.sizing.grids import MAX_SHIFTED_FEATURES
-from sfumato.specs import Embedding, Feature, to_wire
+from sfumato.specs import MAX_PHASE_CATEGORIES, Embedding, Feature, to_wire
 from sfumato.specs.attributes import attribute_to_wire, check_attributes, clustering_attributes
 from sfumato.validation import parameters_of
 
@@ -121,12 +121,16 @@ def _check_columns(settings: DatasetSettings, features: tuple[Feature, ...] | Em
         if isinstance(settings, CentralSettings) and clustering_attributes(settings.attributes):
             raise InvalidSetting("attributes", "attributes of an embedding must describe: remove the use cluster")
         features = features.features
-    elif trust != "central" and clustering_attributes(settings.attributes) and len(features) > MAX_SHIFTED_FEATURES:
-        raise InvalidSetting(
-            "attributes",
-            f"an attribute of a {trust} dataset forms clusters of 1 to {MAX_SHIFTED_FEATURES} features, not "
-            f"{len(features)}: remove the use cluster",
-        )
+    elif trust != "central" and len(features) > MAX_SHIFTED_FEATURES:
+        for each in clustering_attributes(settings.attributes):
+            n_categories = len(each.categories)
+            if n_categories > MAX_PHASE_CATEGORIES:
+                raise InvalidSetting(
+                    "attributes",
+                    f"an attribute that forms clusters of more than {MAX_SHIFTED_FEATURES} features has at most "
+                    f"{MAX_PHASE_CATEGORIES} categories, and {each.name} has {n_categories}: join values, or let it "
+                    "describe",
+                )
     if len(features) > most:
         raise InvalidSetting("features", f"a {trust} dataset has at most {most} features; a central one may have more")
     names = [feature.name for feature in features]

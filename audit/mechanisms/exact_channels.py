@@ -94,6 +94,11 @@ OUTSIDE = ", records outside counted"
 COUNTING_EXAMPLES: dict[str, Encoding] = {LatticeEncoding.type: LatticeEncoding(1, 2)}  # with the mark, two numbers
 CATEGORIES = "shifted_grid with categories"
 CATEGORY_EXAMPLE = ShiftedGridEncoding(1, 2, 2, attributes=(Categorical("kind", ("a", "b"), use="cluster"),))
+PHASE_CATEGORIES = "phase with categories"
+PHASE_CATEGORY_EXAMPLE = PhaseEncoding(
+    ((512,), (700,)), 4, (Categorical("kind", ("a", "b", "c"), use="cluster"),), ((0,), (2,))
+)
+_WITH_CATEGORIES: dict[Encoding, str] = {CATEGORY_EXAMPLE: CATEGORIES, PHASE_CATEGORY_EXAMPLE: PHASE_CATEGORIES}
 _CATEGORY_RECORDS: tuple[Record, ...] = tuple(
     {"x0": place, "kind": kind} for place, kind in ((0.0, "a"), (0.0, "b"), (0.6, "b"), (1.0, "a"))
 )
@@ -265,7 +270,7 @@ def check_channel(
         if faults:
             why = f"at epsilon {epsilon}: {faults[0]}"
             break
-    encoded = CATEGORIES if encoding == CATEGORY_EXAMPLE else encoding.type
+    encoded = _WITH_CATEGORIES.get(encoding, encoding.type)
     name = f"{kind} x {encoded}" + (OUTSIDE if counts_outside else "")
     return [Finding(name, claim, "exact", n_paths, charge_of_largest, largest_spent, not why, why)]
 
@@ -323,13 +328,18 @@ def select_points(spec: RoundSpec) -> tuple[Record, ...]:
     return (*points, outside) if spec.counts_outside else points
 
 
-def list_category_rows() -> list[tuple[str, bool]]:
-    """Return mechanisms over a shifted grid with categories, and whether records outside are counted."""
-    return [("grr", False), ("grr", True), ("ss", False), ("oue", False), ("hr", False)]
+def list_category_rows() -> list[tuple[str, Encoding, bool]]:
+    """Return mechanisms with an encoding that has categories, and whether records outside are counted."""
+    grids = [("grr", False), ("grr", True), ("ss", False), ("oue", False), ("hr", False)]
+    waves = [("window", False), ("window", True), ("grr", False)]
+    return [
+        *((kind, CATEGORY_EXAMPLE, counts) for kind, counts in grids),
+        *((kind, PHASE_CATEGORY_EXAMPLE, counts) for kind, counts in waves),
+    ]
 
 
-def _check_category_row(row: tuple[str, bool], setting: Setting) -> list[Finding]:
-    return check_channel(row[0], CATEGORY_EXAMPLE, setting, counts_outside=row[1])
+def _check_category_row(row: tuple[str, Encoding, bool], setting: Setting) -> list[Finding]:
+    return check_channel(row[0], row[1], setting, counts_outside=row[2])
 
 
 def _check_row(row: tuple[str, str], setting: Setting) -> list[Finding]:
@@ -365,8 +375,11 @@ CHECKS: tuple[Check, ...] = (
     *(Check(" x ".join(row), partial(_check_row, row)) for row in list_rows()),
     *(Check(" x ".join(row) + OUTSIDE, partial(_check_counting_row, row)) for row in list_counting_rows()),
     *(
-        Check(f"{kind} x {CATEGORIES}{OUTSIDE if counts else ''}", partial(_check_category_row, (kind, counts)))
-        for kind, counts in list_category_rows()
+        Check(
+            f"{kind} x {_WITH_CATEGORIES[encoding]}{OUTSIDE if counts else ''}",
+            partial(_check_category_row, (kind, encoding, counts)),
+        )
+        for kind, encoding, counts in list_category_rows()
     ),
     *(
         Check(f"{kind} in arrays", partial(check_independence, kind, Mechanism.perturb_many))

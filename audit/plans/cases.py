@@ -146,6 +146,8 @@ class PlanCase:
         return planned_rounds(chosen, self.n_features, n_reports, self.circles, self.attributes)
 
 
+PLAN = Categorical("plan", ("free", "pro"), use="cluster")
+
 # Few symbols and slots, so that probable transcripts occur often enough to be counted. If costs add up over rounds,
 # epsilon is large enough that each part has a measurable effect.
 CASES: tuple[PlanCase, ...] = (
@@ -166,7 +168,8 @@ CASES: tuple[PlanCase, ...] = (
     PlanCase(ShiftedGrid(1.0, 2, cells=3), 2, circles=(0,)),
     PlanCase(PhaseSketch(1.0, 2, slots=32), 4, circles=(0,)),
     PlanCase(GridKmeans(1.0, 2, cells=4), 2, circles=(0,)),
-    PlanCase(ShiftedGrid(1.0, 2, cells=3), 1, attributes=(Categorical("plan", ("free", "pro"), use="cluster"),)),
+    PlanCase(ShiftedGrid(1.0, 2, cells=3), 1, attributes=(PLAN,)),
+    PlanCase(PhaseSketch(1.0, 2, slots=64), 2, attributes=(PLAN,)),
     PlanCase(Auto(1.0, 2), 1),
     PlanCase(Auto(1.0, 2), 4),
 )

@@ -16,6 +16,8 @@ from audit.mechanisms.exact_channels import (
     COUNTING_EXAMPLES,
     EXAMPLES,
     OUTSIDE,
+    PHASE_CATEGORIES,
+    PHASE_CATEGORY_EXAMPLE,
     MakeReport,
     Report,
     bulk_report,
@@ -40,6 +42,7 @@ from sfumato.specs import (
     Mechanism,
     OlhMechanism,
     OueMechanism,
+    PhaseEncoding,
     ProfileEncoding,
     RoundSpec,
     ShiftedGridEncoding,
@@ -186,6 +189,16 @@ def keep_category(spec: RoundSpec, record: Record, entropy: Entropy) -> Report:
     return slot, (sent // n_values * n_values + own % n_values).to_bytes(1, "little")
 
 
+def send_category_unperturbed(spec: RoundSpec, record: Record, entropy: Entropy) -> Report:
+    """Perturb the phase of the place, and add the turn of the category after the noise."""
+    encoding, slot = cast(PhaseEncoding, spec.encoding), int(below(entropy, spec.encoding.n_slots))
+    features, codes = read_record(spec, record)
+    point = scale(spec.features, features)
+    of_place, own = (cast(int, symbol(encoding, point, slot, used)) for used in ((), codes))
+    sent = int.from_bytes(spec.mechanism.perturb(of_place, entropy), "little")
+    return slot, ((sent + own - of_place) % encoding.phases).to_bytes(1, "little")
+
+
 def round_down(mechanism: Mechanism) -> int:
     """Round the charge down to nano-epsilon."""
     ratio = mechanism.ratio()
@@ -238,6 +251,11 @@ LEAKS: tuple[Leak, ...] = (
         "category without noise",
         f"grr x {CATEGORIES}",
         lambda setting: check_channel("grr", CATEGORY_EXAMPLE, setting, keep_category),
+    ),
+    Leak(
+        "turn of a category after the noise",
+        f"window x {PHASE_CATEGORIES}",
+        lambda setting: check_channel("window", PHASE_CATEGORY_EXAMPLE, setting, send_category_unperturbed),
     ),
     Leak("cluster without noise", "grr x profile", partial(_check, "grr", "profile", make_report=keep_cluster)),
     Leak(

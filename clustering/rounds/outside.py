@@ -267,7 +267,7 @@ def _without(collected: Collected, mechanism: Mechanism, tally: Tally) -> Collec
     encoding = collected.spec.encoding
     if isinstance(encoding, PhaseEncoding):
         kept = np.flatnonzero([not is_reference(row) for row in encoding.weights])
-        encoding = PhaseEncoding(tuple(encoding.weights[place] for place in kept), encoding.phases)
+        encoding = encoding.select(kept.tolist())
         tally = Tally(tally.counts[kept], tally.reports[kept])
     spec = replace(collected.spec, encoding=encoding, mechanism=mechanism, out_of_bounds="clip")
     return Collected(spec, tally, may_clip=False)

@@ -51,7 +51,6 @@ from sfumato.specs import (
     DensityMap,
     Profile,
     SeriesAlgorithm,
-    ShiftedGridEncoding,
     attributes_of,
     check_periodic,
     of_trust,
@@ -204,14 +203,14 @@ def fitting(dataset: Dataset, algorithm: AnyAlgorithm, body: NewJob, columns: Jo
     elif body.target_reports is None:
         message = "target_reports is required without round_ids"
         raise ValidationFailed(errors=[{"pointer": "/target_reports", "message": message}])
-    resolved, _ = resolve(cast(Algorithm, algorithm), columns.n_planned, body.target_reports or 1)
+    resolved, _ = resolve(cast(Algorithm, algorithm), columns.n_planned, body.target_reports or 1, columns.attributes)
     resolved.require_attributes(columns.attributes)
     check_periodic(resolved, dataset.features)
     if columns.attributes:
         planned_rounds(resolved, dataset.n_features, body.target_reports or 1, (), columns.attributes)
     release = None if body.round_ids else release_terms(dataset, body)
     if release is not None and body.target_reports is not None:
-        _require_blanket(algorithm, dataset.n_features, body.target_reports)
+        _require_blanket(algorithm, dataset.n_features, body.target_reports, columns.attributes)
     if body.target_reports is not None and not body.round_ids and not body.allow_insufficient:
         _require_enough(algorithm, dataset.n_features, body.target_reports, attributes=columns.attributes)
     return CollectionTarget(body.target_reports or 0, body.min_reports, body.collect_seconds, release)
@@ -283,9 +282,11 @@ def read_release_terms(body: WithTerms) -> ReleaseTerms:
     return terms
 
 
-def _require_blanket(algorithm: AnyAlgorithm, n_features: int, target_reports: int) -> None:
+def _require_blanket(
+    algorithm: AnyAlgorithm, n_features: int, target_reports: int, attributes: tuple[Categorical, ...]
+) -> None:
     """Raise ValidationFailed if the plan of an algorithm uses noisy vectors: their cost after a shuffler is unknown."""
-    chosen, _ = resolve(cast(Algorithm, algorithm), n_features, target_reports)
+    chosen, _ = resolve(cast(Algorithm, algorithm), n_features, target_reports, attributes)
     if chosen.definition.reads_vectors:
         message = f"{chosen.type} collects noisy vectors, and their cost after a shuffler is not known; use another"
         raise ValidationFailed(errors=[{"pointer": "/algorithm", "message": message}])
@@ -318,7 +319,7 @@ def check_earlier_rounds(
     n_features = len(dataset.features)
     n_reports = sum(each.n_received if each.n_reports is None else each.n_reports for each in earlier)
     if not errors:
-        runs, reason = resolve(cast(Algorithm, algorithm), n_features, n_reports)
+        runs, reason = resolve(cast(Algorithm, algorithm), n_features, n_reports, attributes)
         chosen_by = f", which auto selects for {n_reports} reports in {n_features} features," if reason else ""
         for place, each in enumerate(earlier):
             published, reads = each.spec_wire["encoding"]["type"], runs.definition.encodings(is_first=place == 0)
@@ -327,7 +328,7 @@ def check_earlier_rounds(
                     f"round {each.id} has the encoding {published}, but {runs.type}{chosen_by} reads "
                     f"{' or '.join(sorted(reads))}: use another algorithm or another round"
                 )
-            elif published == ShiftedGridEncoding.type and attributes_of(each.spec.encoding) != attributes:
+            elif attributes_of(each.spec.encoding) != attributes:
                 errors[place] = _describe_attributes(each, attributes)
     if errors:
         raise ValidationFailed(
@@ -371,7 +372,7 @@ def _require_enough(
 
     Called before the reservation.
     """
-    chosen, _ = resolve(cast(Algorithm, algorithm), n_features, target_reports)
+    chosen, _ = resolve(cast(Algorithm, algorithm), n_features, target_reports, attributes)
     insufficient = insufficient_of(chosen, n_features, target_reports, attributes)
     if insufficient is not None and is_far_below(insufficient, target_reports):
         needed: dict[str, Any] = {"reports_needed": insufficient.reports_needed} if insufficient.reports_needed else {}

@@ -34,11 +34,19 @@ class FuzzyMemberships(Wire):
 
 
 class GaussianMixtureMemberships(Wire):
-    """Mixture memberships: u_c is proportional to size_c N(x; centroid_c, width_c^2) for a scaled point x."""
+    """Mixture memberships: u_c is proportional to size_c N(x; centroid_c, width_c^2) for a scaled point x.
+
+    With categories, it is also proportional to the share of each of the record's categories in the cluster.
+    """
 
     type: Literal["gaussian_mixture"]
     widths: list[Double] = Field(
         description="Standard deviation of each cluster in every direction, as a share of the range of a feature."
+    )
+    categories: list[Count] = Field(
+        [],
+        description="Number of categories of each attribute that formed the clusters. Their shares are the last "
+        "coordinates of a centroid. If absent, there are none.",
     )
 
 

@@ -35,7 +35,7 @@ class TestRows:
         assert {kind for kind, _ in list_rows()} == kinds
         assert len(list_rows()) == (len(kinds) - 1) * (len(encodings) - 1) + 1 == 43
         rows = len(list_rows()) + len(list_counting_rows()) + len(list_category_rows())
-        assert len(CHECKS) == 1 + rows + len(ARRAYS) == 67
+        assert len(CHECKS) == 1 + rows + len(ARRAYS) == 70
         (finding,) = check_completeness(QUICK)
         assert finding.holds
 

@@ -88,7 +88,7 @@ RULES = (
     ("createJob", "is missing: name all|clusters must be at least", "a job over reports uses all features"),
     (
         "create(Dataset|Round)",
-        "at most one attribute|forms clusters of 1 to|a weight has no effect|clusters of the dataset",
+        "attributes of a (local|shuffled) dataset|forms clusters of more|weight has no effect|form clusters of the",
         "the dataset",
     ),
     ("createJob", "target_reports is required without round_ids", "one of two members"),
@@ -118,6 +118,11 @@ RULES = (
     ("createRound", "grid (must|may) have|must tile|rows of \\w+ must have", "members of an encoding"),
     ("createRound", "not all zero|weights (is not all|are) zero|must have 1 to", "members of a row"),
     ("createRound", "must have \\d+ features|features", "the encoding fits the dataset"),
+    (
+        "createRound",
+        "characters|attributes? of phases|phases take|is in no wave|a shifted grid takes",
+        "the characters of waves fit the attributes",
+    ),
     ("createRound", "mechanism|symbols|slots|discrete_laplace|lattice|noise", "mechanism, encoding and epsilon fit"),
     (
         "createRound",

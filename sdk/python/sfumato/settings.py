@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, TypeVar, ca
 
 from sfumato.errors import InvalidSetting, InvalidSpec
 from sfumato.kinds import TrustModel
-from sfumato.limits import MAX_FEATURES, MAX_INT32, MAX_RECORD_FEATURES, MAX_RECORDS_PER_USER
+from sfumato.limits import (
+    MAX_FEATURES,
+    MAX_INT32,
+    MAX_PHASE_ATTRIBUTES,
+    MAX_PHASE_CATEGORIES,
+    MAX_RECORD_FEATURES,
+    MAX_RECORDS_PER_USER,
+)
 from sfumato.plain import to_plain
 from sfumato.validation import NAME_PATTERN, Parameter, parameter, parameters_of
 
@@ -34,8 +41,9 @@ _OUTSIDE = (
 
 _ATTRIBUTES = (
     "Columns of a record that describe or form clusters, with public vocabularies or bins. A vocabulary that is taken "
-    "from the records would reveal rare values. Over reports, at most one attribute may form clusters, of up to three "
-    "features; it should have few values."
+    f"from the records would reveal rare values. Over reports, up to {MAX_PHASE_ATTRIBUTES} attributes may form "
+    f"clusters, each of at most {MAX_PHASE_CATEGORIES} categories. One of few values may form clusters of any shape, "
+    "of up to three features."
 )
 
 
@@ -115,11 +123,15 @@ class _ReportSettings(DatasetSettings):
     def __post_init__(self) -> None:
         super(_ReportSettings, self).__post_init__()
         object.__setattr__(self, "attributes", tuple(self.attributes))
-        if len(forming := [each.name for each in self.attributes if each.use != "describe"]) > 1:
-            message = f"at most one attribute of a {self.trust} dataset may have the use cluster: remove {forming[1]}'s"
-            raise InvalidSetting("attributes", message)
+        forming = [each.name for each in self.attributes if each.use != "describe"]
+        if len(forming) > MAX_PHASE_ATTRIBUTES:
+            raise InvalidSetting(
+                "attributes",
+                f"at most {MAX_PHASE_ATTRIBUTES} attributes of a {self.trust} dataset may have the use cluster, not "
+                f"{len(forming)}: let {forming[MAX_PHASE_ATTRIBUTES]} describe",
+            )
         if weighed := [each.name for each in self.attributes if getattr(each, "weight", 1) != 1]:
-            message = f"a weight has no effect in a {self.trust} dataset, where each category has its own map: "
+            message = f"a weight has no effect in a {self.trust} dataset, whose reports have no distances: "
             raise InvalidSetting("attributes", f"{message}remove the weight of {weighed[0]}")
 
 

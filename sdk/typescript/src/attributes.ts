@@ -18,13 +18,6 @@ export interface Attribute {
   category(value: unknown): number;
 }
 
-/** An encoding whose symbols contain the category of an attribute. `symbol` returns the first one; the category is added. */
-export interface WithAttributes {
-  readonly attributes: readonly Attribute[];
-  /** Return the index of the attribute whose category is added under a slot. */
-  attributeAt(slot: number): number;
-}
-
 function text(value: unknown, name: string): string {
   check(typeof value === "string" && value.length > 0 && value.length <= 64, `${name} must be text of 1 to 64 characters`);
   return value;

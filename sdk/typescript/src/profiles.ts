@@ -1,6 +1,6 @@
 /** Profile rounds: the cluster of a record among published clusters, together with the category of one attribute. */
 
-import { readAttribute, type WithAttributes } from "./attributes.js";
+import { readAttribute } from "./attributes.js";
 import { at, check, checkKeys, integer, list, type Json } from "./checks.js";
 import { cellIndex, findLastAtOrBelow, findNearest, MAX_FEATURES, MAX_SYMBOLS, readCentroids, type Encoding } from "./encodings.js";
 
@@ -21,10 +21,9 @@ export function readProfile(wire: Json): Encoding {
   const nValues = Math.max(...attributes.map(({ nCategories }) => nCategories));
   const nSymbols = nClusters * nValues;
   check(nSymbols <= MAX_PROFILE_SYMBOLS, `clusters times categories must be at most ${MAX_PROFILE_SYMBOLS}`);
-  const symbol = (point: readonly number[]) => cluster(point) * nValues;
+  const symbol = (point: readonly number[], slot: number, codes: readonly number[]) => cluster(point) * nValues + at(codes, slot);
   const suits = (circles: readonly number[]) => hasMap || circles.length === 0; // a cell of a map is one on a circle
-  const described: WithAttributes = { attributes, attributeAt: (slot) => slot };
-  return { type: "profile", nFeatures, nSlots: attributes.length, nSymbols, described, suits, symbol };
+  return { type: "profile", nFeatures, nSlots: attributes.length, nSymbols, attributes, suits, symbol };
 }
 
 interface Clusters {

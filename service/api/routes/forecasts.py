@@ -101,7 +101,7 @@ def create_forecast(body: NewForecast, caller: AnalystCaller, services: Services
         return respond(records_forecast_to_wire(over_records))
     algorithm = local_algorithm_from_wire(wire)
     n_reports = body.expected_reports or 0
-    check_periodic(resolve(algorithm, n_features, n_reports)[0], features)
+    check_periodic(resolve(algorithm, n_features, n_reports, attributes)[0], features)
     circles = circles_of(features)
     made = forecast(
         algorithm,

@@ -114,8 +114,12 @@ def _spec(dataset: Dataset, body: NewRound) -> RoundSpec:
     if isinstance(encoding, ProfileEncoding):
         message = "a round of a profile belongs to its job: submit a job of the type profile"
         raise ValidationFailed(errors=[{"pointer": "/encoding", "message": message}])
-    if attributes_of(encoding) not in ((), clustering_attributes(dataset.attributes)):
-        message = "the attribute must be the one that forms clusters of the dataset, as the dataset declares it"
+    attributes = attributes_of(encoding)
+    if attributes != tuple(each for each in clustering_attributes(dataset.attributes) if each in attributes):
+        message = (
+            "the attributes must be among those that form clusters of the dataset, as the dataset declares them and in "
+            "its order"
+        )
         raise ValidationFailed(errors=[{"pointer": "/encoding/attributes", "message": message}])
     if encoding.n_features != len(features):
         message = f"the encoding must have {len(features)} features, as the dataset does"

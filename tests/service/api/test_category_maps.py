@@ -122,9 +122,9 @@ class TestAJob:
             ({"features": ["x", "plan"]}, "/features", "y is missing"),
             ({"algorithm": ALGORITHM | {"clusters": 1}}, "/algorithm", "clusters must be at least 2"),
             (
-                {"algorithm": {"type": "phase_sketch", "epsilon": 4}},
+                {"algorithm": {"type": "uniform_grid", "epsilon": 4}},
                 "/algorithm",
-                "takes no categories: use shifted_grid",
+                "takes no categories: use shifted_grid or phase_sketch",
             ),
         ],
     )
@@ -165,11 +165,11 @@ class TestTheConsole:
 
 
 class TestADataset:
-    def test_has_at_most_one_attribute_that_forms_clusters(self, api: Api) -> None:
+    def test_has_at_most_four_attributes_that_form_clusters(self, api: Api) -> None:
         body = {"name": "d", "trust": "local", "features": FEATURES, "epsilon": 8}
-        body |= {"attributes": [FORMING, FORMING | {"name": "region"}]}
+        body |= {"attributes": [FORMING | {"name": f"plan{place}"} for place in range(5)]}
         (problem,) = refused(api.post("/datasets", body), 422, "validation_failed")["errors"]
-        assert "at most one attribute of a local dataset" in problem["message"]
+        assert "at most 4 attributes of a local dataset may have the use cluster, not 5" in problem["message"]
 
     def test_takes_no_weight(self, api: Api) -> None:
         body = {"name": "d", "trust": "local", "features": FEATURES, "epsilon": 8}
@@ -177,13 +177,52 @@ class TestADataset:
         (problem,) = refused(api.post("/datasets", body), 422, "validation_failed")["errors"]
         assert "remove the weight of plan" in problem["message"]
 
-    def test_has_at_most_three_features_beside_it(self, api: Api) -> None:
+    def test_has_few_categories_beside_more_than_three_features(self, api: Api) -> None:
         features = [{"name": f"f{place}", "lower": 0, "upper": 1} for place in range(4)]
-        body = {"name": "d", "trust": "local", "features": features, "epsilon": 8, "attributes": [FORMING]}
-        (problem,) = refused(api.post("/datasets", body), 422, "validation_failed")["errors"]
-        assert "forms clusters of 1 to 3 features, not 4" in problem["message"]
+        body = {"name": "d", "trust": "local", "features": features, "epsilon": 8}
+        many = FORMING | {"values": [f"v{place}" for place in range(17)]}
+        (problem,) = refused(api.post("/datasets", body | {"attributes": [many]}), 422, "validation_failed")["errors"]
+        assert "at most 16 categories, and plan has 17" in problem["message"]
+        assert api.post("/datasets", body | {"attributes": [FORMING]}).status_code == 201
 
     def test_has_no_series(self, api: Api) -> None:
         body = {"dataset_id": dataset(api), "name": "s", "algorithm": ALGORITHM, "target_reports": N, "cycle": 13}
         problem = refused(api.post("/series", body | {"windows": EVERY_WEEK}), 422, "validation_failed")
         assert "plan forms clusters of this dataset" in str(problem)
+
+
+REGION = FORMING | {"name": "region", "values": ["north", "south", "west"]}
+OPEN_REGION = REGION | {"unknown": "other"}
+PHASES = {"type": "phase", "weights": [[900, 100], [-300, 1200]], "phases": 16}
+
+
+class TestARoundOfPhases:
+    def opened(self, api: Api, **encoding: Any) -> Any:
+        dataset_id = api.dataset(attributes=[FORMING, REGION], epsilon=24)["id"]
+        body = {"encoding": PHASES | encoding, "mechanism": "window", "epsilon": 2, "target_reports": N}
+        return api.post(f"/datasets/{dataset_id}/rounds", body)
+
+    def test_has_some_of_the_attributes_of_its_dataset(self, api: Api) -> None:
+        for attributes, characters in (([FORMING, REGION], [[1, 2], [0, 1]]), ([REGION], [[2], [0]])):
+            made = self.opened(api, attributes=attributes, characters=characters)
+            assert made.status_code == 201, made.text
+            spec = made.json()["spec"]
+            RoundSchema.model_validate(made.json())
+            assert [each["name"] for each in spec["encoding"]["attributes"]] == [each["name"] for each in attributes]
+            assert spec["encoding"]["characters"][:2] == characters
+            assert round_spec_from_wire(spec).attributes
+
+    @pytest.mark.parametrize(
+        ("encoding", "pointer", "message"),
+        [
+            ({"attributes": [REGION, FORMING], "characters": [[1, 1], [0, 1]]}, "/encoding/attributes", "its order"),
+            ({"attributes": [OPEN_REGION], "characters": [[1], [0]]}, "/encoding/attributes", "as the"),
+            ({"attributes": [REGION], "characters": [[3], [0]]}, "/encoding", "below its number of categories"),
+            ({"attributes": [REGION]}, "/encoding", "characters must have 1 to 1024 rows"),
+            ({"characters": [[1], [0]]}, "/encoding", "characters need attributes"),
+        ],
+    )
+    def test_is_refused_with_a_reason(self, api: Api, encoding: dict[str, Any], pointer: str, message: str) -> None:
+        (problem,) = refused(self.opened(api, **encoding), 422, "validation_failed")["errors"]
+        assert problem["pointer"] == pointer
+        assert message in problem["message"]

@@ -60,7 +60,7 @@ def reports_needed(
     require_share(wish, name)
     if isinstance(algorithm, Auto) and not attributes:
         return _of_auto(algorithm, n_features, named)
-    algorithm, _ = resolve(algorithm, n_features, MAX_JSON_INT)
+    algorithm, _ = resolve(algorithm, n_features, MAX_JSON_INT, attributes)
     planned_rounds(algorithm, n_features, 1, (), attributes)  # raises for unsupported arguments
     if attributes:
         return _of_categories(algorithm, n_features, attributes, name, wish)

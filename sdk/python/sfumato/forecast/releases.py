@@ -101,9 +101,9 @@ def forecast_release_mu2(algorithm: Algorithm, **terms: Unpack[ForecastTerms]) -
 def _plan(algorithm: Algorithm, terms: ForecastTerms) -> list[tuple[tuple[int, int], Blanket, int]]:
     """Return the participation interval, the blanket and the number of honest reports of each release."""
     n_features, expected_reports = terms["n_features"], terms["expected_reports"]
-    algorithm, _ = resolve(algorithm, n_features, expected_reports)
-    releases = []
     formed = terms.get("circles", ()), terms.get("attributes", ())
+    algorithm, _ = resolve(algorithm, n_features, expected_reports, formed[1])
+    releases = []
     for each in planned_rounds(algorithm, n_features, expected_reports, *formed):
         if each.adapts:
             raise InvalidSpec(

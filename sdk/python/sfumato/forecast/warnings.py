@@ -39,7 +39,7 @@ def insufficient_of(
 ) -> Insufficient | None:
     """Return why the reports are insufficient, or None if they can be sufficient.
 
-    With an attribute, the people of each of V categories need the effective reports of all: N_eff >= 1e4 V^2.
+    In a label map, the people of each of V categories need the effective reports of all: N_eff >= 1e4 V^2.
 
     Raises
     ------
@@ -49,11 +49,11 @@ def insufficient_of(
     params.require_features(n_features)
     params.require_attributes(attributes)
     epsilon_nano = params.epsilon_nano
+    required = required_reports(params, n_features, 1, len(attributes))
+    if required is not None:
+        return _too_few_for_centroids(params, n_features, n_reports, required, len(attributes))
     if attributes:
         return _too_few_for_categories(n_reports, epsilon_nano, attributes[0])
-    required = required_reports(params, n_features, 1)
-    if required is not None:
-        return _too_few_for_centroids(params, n_features, n_reports, required)
     if puts_all_in_one(params, n_reports):
         needed = _steady_reports(epsilon_nano)
         return Insufficient(
@@ -88,14 +88,16 @@ def _too_few_for_categories(n_reports: int, epsilon_nano: int, attribute: Catego
     )
 
 
-def _too_few_for_centroids(params: Algorithm, n_features: int, n_reports: int, required: float) -> Insufficient | None:
+def _too_few_for_centroids(
+    params: Algorithm, n_features: int, n_reports: int, required: float, n_attributes: int
+) -> Insufficient | None:
     """Apply the rule for the flag `insufficient_reports` of a result. `required` is the number for one expected report.
 
     A grid has more cells if more reports are expected. Its sufficient number is the smallest one that suffices for its
     own grid, so that reports never become insufficient because more are expected.
     """
     clusters, needed = params.clusters or SKETCHED_CLUSTERS, to_report_count(required)
-    while needed is not None and needed < (more := required_reports(params, n_features, needed) or 0.0):
+    while needed is not None and needed < (more := required_reports(params, n_features, needed, n_attributes) or 0.0):
         needed = to_report_count(more)
     if needed is not None and n_reports >= needed:
         return None

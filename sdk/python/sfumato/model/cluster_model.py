@@ -393,6 +393,7 @@ def model_from_wire(wire: Mapping[str, Any]) -> ClusterModel:
 def _is_consistent(model: ClusterModel) -> bool:
     n_clusters, n_features = model.n_clusters, len(model.features)
     labels, centroids, errors = model.label_map, model.centroids, model.centroid_errors
+    categories = tuple(len(each.categories) for each in model.attributes)
     return (
         model.type in get_args(ModelType)
         and model.n_numeric >= 0
@@ -401,10 +402,10 @@ def _is_consistent(model: ClusterModel) -> bool:
         and (model.type == "centroids") <= (centroids is not None)
         and (centroids is None or centroids.shape == (n_clusters, n_features))
         and (errors is None or (centroids is not None and errors.shape == centroids.shape))
-        and (model.soft is None or (centroids is not None and fits(model.soft, n_clusters)))
+        and (model.soft is None or (centroids is not None and fits(model.soft, n_clusters, categories)))
         and len(model.ids) in (0, n_clusters)
         and all(each is None or isinstance(each, str) for each in model.ids)
-        and (labels is None or labels.shape[model.n_numeric :] == tuple(len(e.categories) for e in model.attributes))
+        and (labels is None or labels.shape[model.n_numeric :] == categories)
         and (labels is None or labels.ndim == model.n_numeric + len(model.attributes))
         and (labels is None or (labels.size > 0 and labels.min() >= 0 and labels.max() < n_clusters))
     )

@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sfumato.errors import InvalidSpec, ReportMalformed
 from sfumato.model.cluster_likelihood import symbol_shares, vector_evidence, vector_posterior_terms
 from sfumato.model.cluster_model import ClusterModel
-from sfumato.specs import RoundSpec, ShiftedGridEncoding, vector_noise
+from sfumato.specs import PhaseEncoding, RoundSpec, ShiftedGridEncoding, vector_noise
 
 MAX_KEPT_ENTRIES = 1 << 22  # cached table entries of a round, 32 MB; other tables are computed again
 
@@ -33,7 +33,7 @@ class Reader:
     """
 
     def __init__(self, model: ClusterModel, spec: RoundSpec) -> None:
-        formed = spec.attributes if isinstance(spec.encoding, ShiftedGridEncoding) else ()
+        formed = spec.attributes if isinstance(spec.encoding, PhaseEncoding | ShiftedGridEncoding) else ()
         if spec.features != model.features[: model.n_numeric] or formed != model.attributes:
             raise InvalidSpec("the round must have the features and the attributes of the model")
         sizes = np.maximum(model.sizes, 0.0)

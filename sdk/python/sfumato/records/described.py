@@ -24,7 +24,7 @@ from sfumato.records.inputs import (
     to_record,
     to_values,
 )
-from sfumato.specs import Encoding, ProfileEncoding, RoundSpec, Symbol, attributes_of
+from sfumato.specs import RoundSpec, Symbol, attributes_of
 from sfumato.specs.attributes import Attribute, Categorical, Numeric
 
 _UNNAMED = "a record with attributes must have names: pass a mapping of names to values"
@@ -145,13 +145,4 @@ def describe(spec: RoundSpec, points: NDArray[np.float64], codes: Mapping[str, N
 def own_symbol(spec: RoundSpec, record: Records, slot: int) -> Symbol:
     """Return the symbol of a record under a slot, or its vector, without regard to the bounds. Raise InvalidPoint."""
     features, codes = read_record(spec, record)
-    first = symbol(spec.encoding, scale(spec.features, features), slot)
-    if not codes or not isinstance(first, int):
-        return first
-    return first + codes[slot if isinstance(spec.encoding, ProfileEncoding) else 0]
-
-
-def add_codes(encoding: Encoding, own: NDArray[np.int64], codes: NDArray[np.int64], slots: NDArray[np.int64]) -> None:
-    """Add the category of each record to the first symbol of its cluster or cell, in place."""
-    if codes.shape[1]:
-        own += codes[np.arange(len(own)), slots if isinstance(encoding, ProfileEncoding) else 0]
+    return symbol(spec.encoding, scale(spec.features, features), slot, codes)

@@ -28,7 +28,12 @@ EVEN_VARIANCE = 1 / 24  # variance of evenly frequent categories with the weight
 
 def step_of(attribute: Categorical) -> float:
     """Return g: the distance along a feature between share 0 and share 1, in the unit box."""
-    return sqrt(attribute.weight * EVEN_VARIANCE / (1 - 1 / len(attribute.categories)))
+    return step_for(len(attribute.categories), attribute.weight)
+
+
+def step_for(n_categories: int, weight: float = 1.0) -> float:
+    """Return g of an attribute with this number of categories and weight."""
+    return sqrt(weight * EVEN_VARIANCE / (1 - 1 / n_categories))
 
 
 def expand_features(features: Sequence[Feature], attributes: Sequence[Categorical]) -> tuple[Feature, ...]:

@@ -44,8 +44,8 @@ class Definition:
         Method that estimates the number of clusters; empty if the number is required.
     has_block : bool
         Whether a δ pays for one block of queries with Gaussian noise above four features.
-    takes_categories : bool
-        Whether a job clusters by attributes, too: over reports, by one of few categories.
+    max_attributes : int
+        Largest number of attributes by which a job clusters beside its features.
     pools : bool
         Whether a job over several earlier rounds of one grid adds their tallies.
     periodic : bool
@@ -61,7 +61,7 @@ class Definition:
     reads_later: tuple[str, ...] = ()
     counts_by: Count = ""
     has_block: bool = False
-    takes_categories: bool = False
+    max_attributes: int = 0
     pools: bool = False
     periodic: bool = False
     limitation: str = ""
@@ -136,14 +136,18 @@ class AlgorithmParameters:
         """Raise InvalidSpec if the algorithm does not cluster by these attributes."""
         if not attributes:
             return
-        if not self.definition.takes_categories:
+        most = self.definition.max_attributes
+        if not most:
             names = ", ".join(each.name for each in attributes)
-            taker = "private_kmeans" if self.definition.needs_records else "shifted_grid"
+            taker = "private_kmeans" if self.definition.needs_records else "shifted_grid or phase_sketch"
             raise InvalidSpec(
                 f"{self.type} takes no categories: use {taker}, or name features without the attributes {names}"
             )
-        if not self.definition.needs_records and len(attributes) > 1:
-            raise InvalidSpec(f"{self.type} clusters by one attribute, not {len(attributes)}: name one among features")
+        if len(attributes) > most:
+            raise InvalidSpec(
+                f"{self.type} clusters by {most} attribute{'s' * (most > 1)} at most, not {len(attributes)}: name "
+                "fewer among features"
+            )
 
     def require_features(self, n_features: int) -> None:
         """Raise InvalidSpec if the algorithm does not support the number of features."""

@@ -14,10 +14,10 @@ from sfumato.specs.encodings import (
     CentroidSignEncoding,
     Encoding,
     LatticeEncoding,
-    PhaseEncoding,
     attributes_of,
     require_circles,
 )
+from sfumato.specs.phases import PhaseEncoding
 from sfumato.validation import is_int, require, require_int, show, to_finite
 
 SPEC_VERSION = 1

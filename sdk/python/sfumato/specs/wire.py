@@ -43,6 +43,7 @@ _LATER_MEMBERS: dict[str, Any] = {
     "periodic": False,
     "circles": (),
     "attributes": (),
+    "characters": (),
     "coordinate": None,
 }
 _MISSING = object()

@@ -167,7 +167,7 @@ public open class Device(
     }
 
     /**
-     * Check a record against the features, which are those of the open rounds unless the app passed `features`.
+     * Check a record against the open rounds, or against the features alone if the app passed `features`.
      *
      * The check sends no report, spends nothing and reads neither the memory nor the draws.
      *
@@ -178,10 +178,17 @@ public open class Device(
     public fun check(record: PersonRecord): RecordCheck = check(record, null)
 
     internal fun check(record: PersonRecord, cancellation: Cancellation?): RecordCheck = inTurn(cancellation) {
-        val known = if (features != null) listOf(features) else fetchRounds(cancellation).map { readRoundSpec(it.spec).features }
-        val point = leaveOut(record, attributes)
-        known.map { checkRecord(it, point) }.firstOrNull()
+        val known = features
+        if (known != null) return@inTurn checkRecord(known, leaveOut(record, attributes))
+        fetchRounds(cancellation).map { checkFor(readRoundSpec(it.spec), record) }.firstOrNull()
             ?: throw InvalidSpec("the features are unknown while no round is open: pass `features` to the device")
+    }
+
+    /** Check a record for a round. If the app does not report its attributes, check the features alone. */
+    private fun checkFor(spec: RoundSpec, record: PersonRecord): RecordCheck {
+        val needed = spec.attributes.map { it.name }.toSet()
+        if (!attributes.containsAll(needed)) return checkRecord(spec.features, leaveOut(record, attributes))
+        return RecordCheck(findOutside(spec, leaveOut(record, attributes - needed)))
     }
 
     /** Return the ids of rounds with reports that the service has not acknowledged yet. */

@@ -93,8 +93,9 @@ internal fun readProfile(wire: Map<*, *>): Encoding {
     val nValues = attributes.maxOf { it.nCategories }.toLong()
     val nSymbols = clusters.nClusters * nValues
     check(nSymbols <= MAX_PROFILE_SYMBOLS) { "clusters times categories must be at most $MAX_PROFILE_SYMBOLS" }
-    return Encoding(clusters.nFeatures, attributes.size.toLong(), nSymbols, attributes = attributes, attributeAt = { it.toInt() }, suits = { hasMap || it.isEmpty() }) { point, _ ->
-        longArrayOf(clusters.cluster(point) * nValues)
+    val suits = { circles: List<Int> -> hasMap || circles.isEmpty() }
+    return Encoding(clusters.nFeatures, attributes.size.toLong(), nSymbols, attributes = attributes, suits = suits) { point, slot, codes ->
+        longArrayOf(clusters.cluster(point) * nValues + codes[slot.toInt()])
     }
 }
 

@@ -291,8 +291,7 @@ private fun encode(spec: RoundSpec, record: PersonRecord, slot: Long, entropy: E
     val (nSymbols, steps) = Pair(spec.encoding.nSymbols, spec.encoding.steps)
     val read = readRecord(spec, record)
     if (!spec.countsOutside || checkRecord(spec.features, read.point).outside.isEmpty()) {
-        val first = spec.encoding.symbol(scale(spec.features, read.point), slot)
-        val own = if (read.codes.isEmpty()) first else longArrayOf(first[0] + read.codes[spec.encoding.attributeAt(slot)])
+        val own = spec.encoding.symbol(scale(spec.features, read.point), slot, read.codes)
         return if (spec.countsOutside && steps != null) own + 0L else own
     }
     if (steps != null || nSymbols == null) return LongArray(spec.features.size) { (steps ?: 0) / 2 } + spec.mechanism.mark
