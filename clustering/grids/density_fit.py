@@ -9,7 +9,7 @@ from math import prod, sinh
 import numpy as np
 from numpy.typing import NDArray
 
-from clustering.density.bump_fit import BumpFit, fit_steps
+from clustering.density.bump_fit import BumpFit, choose_search
 from clustering.density.deconvolution import Deconvolution, deconvolve
 from clustering.density.shifted_field import SAMPLING_VARIANCE, field
 from clustering.density.synthetic_rounds import SyntheticPopulation, halve
@@ -50,7 +50,7 @@ class DensityFit(BumpFit):
         return self.params.length_scale is None and signal >= SELECTED_SIGNAL
 
     def redraw(self, density: NDArray[np.float64], throw: int) -> Deconvolution:
-        """Return the fit to a synthetic round, starting from `density`."""
+        """Return the fit to a synthetic round from `density`."""
         population = SyntheticPopulation(density, (self.collected.tally.n_reports,), throw)
         return self._refit(population.collect(self.collected.spec, 0, throw), self.length_scale, density)
 
@@ -64,8 +64,8 @@ class DensityFit(BumpFit):
         fitted = self._refit(self.collected, length_scale, self.density)
         return replace(self, fitted=fitted, length_scale=length_scale)
 
-    def _refit(self, collected: Collected, length_scale: float, start: NDArray[np.float64]) -> Deconvolution:
-        return _fit(self.params, self.encoding, collected, length_scale, start)
+    def _refit(self, collected: Collected, length_scale: float, former: NDArray[np.float64]) -> Deconvolution:
+        return _fit(self.params, self.encoding, collected, length_scale, former)
 
 
 def fit_density(params: SeriesAlgorithm, encoding: ShiftedGridEncoding, collected: Collected) -> DensityFit:
@@ -81,10 +81,11 @@ def _fit(
     encoding: ShiftedGridEncoding,
     collected: Collected,
     length_scale: float,
-    start: NDArray[np.float64] | None,
+    former: NDArray[np.float64] | None,
 ) -> Deconvolution:
     reading = decoder(collected.spec.mechanism)
     observed = field(encoding, reading, collected.tally)
+    search = choose_search(prod(observed.shape), former)
     return deconvolve(
         observed,
         shifts=encoding.shifts,
@@ -92,6 +93,7 @@ def _fit(
         length_scale=length_scale,
         amplitude=params.amplitude,
         circles=encoding.circles,
-        steps=fit_steps(prod(observed.shape), warm=start is not None),
-        start=start,
+        steps=search.steps,
+        start=search.start,
+        is_refit=search.is_refit,
     )
