@@ -112,4 +112,4 @@ def choose_search(n_cells: int, former: NDArray[np.float64] | None = None) -> Se
     """
     if n_cells <= LONG_FIT_CELLS:
         return Search(MORE_STEPS) if former is None else Search(_REFIT_STEPS, is_refit=True)
-    return Search(STEPS) if former is None else Search(_FEW_STEPS, former, is_refit=True)
+    return Search(STEPS) if former is None else Search(_FEW_STEPS, former)

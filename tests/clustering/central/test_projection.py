@@ -79,7 +79,12 @@ def test_only_local_records_that_become_much_narrower_are_kept(
     projection, _ = projection_of(30, m)
     applied: list[int] = []
     apply = Projection.apply
-    monkeypatch.setattr(Projection, "apply", lambda self, points: (applied.append(len(points)), apply(self, points))[1])
+
+    def count(self: Projection, points: np.ndarray) -> np.ndarray:
+        applied.append(len(points))
+        return apply(self, points)
+
+    monkeypatch.setattr(Projection, "apply", count)
     records = MappedRecords(source(points_of(100, 30), 3), projection)
     sums = [records.total(count_records)[0].tolist() for _ in range(2)]
     assert sums == [[100], [100]]
