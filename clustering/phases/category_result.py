@@ -60,7 +60,7 @@ def _model_of(data: PhaseData, fitted: CategoryFit, count: ClusterCount | None) 
     errors = standard_errors(waves, mixture)
     centres, sizes, widths = mixture.places
     found = Found(centres, errors.centres, sizes, errors.sizes, widths, mixture.shares, errors.shares)
-    plain = ~data.characters.any(axis=1)
+    plain = np.asarray(~data.characters.any(axis=1))
     model = build_model(
         data,
         found,
@@ -147,7 +147,7 @@ def _fit_half(data: PhaseData, half: Sketch, mixture: CategoryMixture) -> Catego
     Its start has the median width of the released clusters.
     """
     n_clusters, width = len(mixture.places.shares), float(np.median(mixture.places.widths))
-    answered = half.counts.any(axis=1)
+    answered = np.asarray(half.counts.any(axis=1))
     if not answered.any():
         places = mixture.places._replace(centres=np.full(mixture.places.centres.shape, 0.5))
         return CategoryMixture(places, tuple(np.full(each.shape, 1 / each.shape[1]) for each in mixture.shares))
