@@ -42,8 +42,8 @@ class Stored(NamedTuple):
     """The batch of a shuffler."""
 
     batch: list[bytes]
-    cpu_seconds: float  # of storing the reports
-    wrapping_seconds: float  # by the clock, of the devices' outer layers
+    cpu_seconds: float  # CPU time of `Queue.store`
+    wrapping_seconds: float  # time in which devices add the outer layers
 
 
 @dataclass(frozen=True)

@@ -97,7 +97,7 @@ class BumpFit(ABC):
 
 
 class Search(NamedTuple):
-    """How a fit seeks its minimum; see `fit_log_density`."""
+    """Settings of the search for a minimum; see `fit_log_density`."""
 
     steps: int
     start: NDArray[np.float64] | None = None
