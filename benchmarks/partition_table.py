@@ -28,7 +28,9 @@ RECORDS, DEVICES = 20_000, 60_000
 BELOW = (0.3, 0.5, 0.7, 0.85, 0.95, 0.99, BELOW_ALL)  # upper limits of the ranges of the index
 LEAST_RUNS = 8  # a range with fewer runs is joined with the next higher one
 # Sources with an index of the same meaning have one calibration.
-GROUPS: tuple[tuple[Source, ...], ...] = (("cells", "moments"), ("spreads",), ("sketch",), ("rounds",), ("centres",))
+GROUPS: tuple[tuple[Source, ...], ...] = (
+    ("cells", "moments", "counts"), ("spreads",), ("sketch",), ("rounds",), ("centres",),
+)  # fmt: skip
 QUICK = ("right_2_3", "one_2_2", "even_2_3", "irrelevant_2_1_k3")
 
 Points = NDArray[np.float64]
