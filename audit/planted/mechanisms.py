@@ -42,7 +42,6 @@ from sfumato.specs import (
     Mechanism,
     OlhMechanism,
     OueMechanism,
-    PhaseEncoding,
     ProfileEncoding,
     RoundSpec,
     ShiftedGridEncoding,
@@ -189,14 +188,12 @@ def keep_category(spec: RoundSpec, record: Record, entropy: Entropy) -> Report:
     return slot, (sent // n_values * n_values + own % n_values).to_bytes(1, "little")
 
 
-def send_category_unperturbed(spec: RoundSpec, record: Record, entropy: Entropy) -> Report:
-    """Perturb the phase of the place, and add the turn of the category after the noise."""
-    encoding, slot = cast(PhaseEncoding, spec.encoding), int(below(entropy, spec.encoding.n_slots))
-    features, codes = read_record(spec, record)
-    point = scale(spec.features, features)
-    of_place, own = (cast(int, symbol(encoding, point, slot, used)) for used in ((), codes))
-    sent = int.from_bytes(spec.mechanism.perturb(of_place, entropy), "little")
-    return slot, ((sent + own - of_place) % encoding.phases).to_bytes(1, "little")
+def choose_wave(spec: RoundSpec, record: Record, entropy: Entropy) -> Report:
+    """Report the last wave if the category is not the first one, otherwise a uniform wave."""
+    slot = int(below(entropy, spec.encoding.n_slots))
+    if read_record(spec, record)[1][0] > 0:
+        slot = spec.encoding.n_slots - 1
+    return slot, spec.mechanism.perturb(encode(spec, record, slot, entropy), entropy)
 
 
 def round_down(mechanism: Mechanism) -> int:
@@ -253,9 +250,9 @@ LEAKS: tuple[Leak, ...] = (
         lambda setting: check_channel("grr", CATEGORY_EXAMPLE, setting, keep_category),
     ),
     Leak(
-        "turn of a category after the noise",
+        "wave chosen by category",
         f"window x {PHASE_CATEGORIES}",
-        lambda setting: check_channel("window", PHASE_CATEGORY_EXAMPLE, setting, send_category_unperturbed),
+        lambda setting: check_channel("window", PHASE_CATEGORY_EXAMPLE, setting, choose_wave),
     ),
     Leak("cluster without noise", "grr x profile", partial(_check, "grr", "profile", make_report=keep_cluster)),
     Leak(

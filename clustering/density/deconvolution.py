@@ -24,6 +24,9 @@ _ERROR_STEPS = 200
 _LEAST_START = 1e-9  # least density of a start, relative to the mean, for its logarithm
 _MOST_START = 6.0  # greatest coefficient of a start, in standard deviations of the prior
 
+# A fit ends with a step that reduces its loss by less than this share.
+_TOLERANCE, _REFIT_TOLERANCE = 2.220446049250313e-09, 1e-6
+
 # L-BFGS steps from the flat density. Later steps fit only the finest ripples. STEPS bounds the
 # time of large grids; in two features, MORE_STEPS lets a fit converge.
 STEPS = 60
@@ -150,6 +153,12 @@ class Model:
     def pull(self, f: NDArray[np.float64], slope: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the transposed Jacobian of f in u at f, times slope, a gradient in f."""
         return self._transform(f * (slope - (f * slope).sum())) * self.deviations
+
+    def curvatures(self, likelihood: "Likelihood", f: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return about the diagonal of H = 1 + Jᵀ I J at f; a smoothed field counts as if T kept every wave."""
+        weights = f**2 * likelihood.information(f, np.ones(f.shape))
+        squares = along_axes(weights, [basis**2 for basis in self._bases]).take(self._active)
+        return np.asarray(1 + self.deviations**2 * squares, dtype=np.float64)
 
     def _transform(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the active coefficients of values over the cells."""
@@ -312,11 +321,14 @@ def fit_log_density(
     has_categories: bool = False,
     steps: int = STEPS,
     start: NDArray[np.float64] | None = None,
+    is_refit: bool = False,
 ) -> Deconvolution:
     """Return the most probable density under a likelihood.
 
     Minimise, with f = softmax(g) and g = IDCT(sqrt(S) u), by L-BFGS
         loss(f) + ½ |u|².
+    A refit scales u by the curvature of the loss and ends earlier. Unless it takes all steps, its density is within
+    .003 of the minimum (total variation), where noise moves it by .07 to .3.
 
     Parameters
     ----------
@@ -333,26 +345,27 @@ def fit_log_density(
         Maximum number of L-BFGS steps.
     start : ndarray of this shape, optional
         Initial density. The default is the flat one.
+    is_refit : bool
+        Whether the fit follows another one of the same round, or of the data that this one simulates.
 
     Returns
     -------
     Deconvolution
     """
     model = Model(shape, length_scale, amplitude, circles, has_categories=has_categories)
+    first = np.zeros(model.deviations.size) if start is None else model.coefficients(start)
+    scales = np.sqrt(model.curvatures(likelihood, model.density(first))) if is_refit else np.ones(first.size)
 
-    def loss(u: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+    def loss(v: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        u = v / scales
         f = model.density(u)
         value, slope = likelihood.loss(f)
-        return float(value + 0.5 * (u @ u)), model.pull(f, slope) + u
+        return float(value + 0.5 * (u @ u)), (model.pull(f, slope) + u) / scales
 
-    fit = minimize(
-        loss,
-        np.zeros(model.deviations.size) if start is None else model.coefficients(start),
-        jac=True,
-        method="L-BFGS-B",
-        options={"maxiter": steps},
-    )
-    return Deconvolution(model.density(fit.x), int(fit.nit), bool(fit.success), float(fit.fun), model, likelihood)
+    tolerance = _REFIT_TOLERANCE if is_refit else _TOLERANCE
+    fit = minimize(loss, first * scales, jac=True, method="L-BFGS-B", options={"maxiter": steps, "ftol": tolerance})
+    density = model.density(fit.x / scales)
+    return Deconvolution(density, int(fit.nit), bool(fit.success), float(fit.fun), model, likelihood)
 
 
 def deconvolve(
@@ -366,6 +379,7 @@ def deconvolve(
     has_categories: bool = False,
     steps: int = STEPS,
     start: NDArray[np.float64] | None = None,
+    is_refit: bool = False,
 ) -> Deconvolution:
     """Return the most probable density for a `SmoothedField`; see `fit_log_density`."""
     likelihood = SmoothedField(observed, shifts, precision, circles, has_categories)
@@ -378,4 +392,5 @@ def deconvolve(
         has_categories=has_categories,
         steps=steps,
         start=start,
+        is_refit=is_refit,
     )

@@ -27,6 +27,7 @@ from clustering.phases.mixture_fit import (
     MOST_DAMPING,
     PLACE_VARIANCE,
     RIDGE,
+    SHARE_VARIANCE,
     SMALL_DECREASE,
     STEPS,
     Limits,
@@ -223,8 +224,22 @@ def _shape(waves: CategoryWaves, mixture: CategoryMixture) -> tuple[int, int]:
 
 def slopes(waves: CategoryWaves, mixture: CategoryMixture) -> NDArray[np.complex128]:
     """Return the derivatives of the expected values with respect to the parameters: (F, P)."""
-    places, (n_clusters, n_parameters) = mixture.places, _shape(waves, mixture)
-    d = waves.n_features
+    found, d = linear_slopes(waves, mixture), waves.n_features
+    sizes = mixture.places.shares
+    own = found[:, :, d + 1] * sizes
+    found[:, :, d + 1] = own - sizes * own.sum(axis=1, keepdims=True)
+    first = d + 2
+    for shares in mixture.shares:
+        part = found[:, :, first : first + shares.shape[1]]
+        part -= (part * shares).sum(axis=2, keepdims=True)
+        part *= shares
+        first += shares.shape[1]
+    return found.reshape(len(found), -1)
+
+
+def linear_slopes(waves: CategoryWaves, mixture: CategoryMixture) -> NDArray[np.complex128]:
+    """Return the derivatives with respect to centres, log widths, sizes and category shares: (F, C, d + 2 + T)."""
+    places, (n_clusters, n_parameters), d = mixture.places, _shape(waves, mixture), waves.n_features
     means = [turn @ shares.T for turn, shares in zip(waves.turns, mixture.shares, strict=True)]  # (F, C) each
     alone = _place_values(waves, places)
     values = alone * np.prod(means, axis=0)
@@ -232,15 +247,14 @@ def slopes(waves: CategoryWaves, mixture: CategoryMixture) -> NDArray[np.complex
     own = values * places.shares
     found[:, :, :d] = 1j * own[:, :, None] * waves.omegas[:, None, :]
     found[:, :, d] = -own * np.outer((waves.omegas**2).sum(axis=1), places.widths**2)
-    found[:, :, d + 1] = own - places.shares * own.sum(axis=1, keepdims=True)
+    found[:, :, d + 1] = values
     first = d + 2
-    for place, (turn, shares) in enumerate(zip(waves.turns, mixture.shares, strict=True)):
+    for place, turn in enumerate(waves.turns):
         others = alone * places.shares * np.prod(means[:place] + means[place + 1 :], axis=0)
-        away = turn[:, None, :] - means[place][:, :, None]
         last = first + waves.categories[place]
-        found[:, :, first:last] = others[:, :, None] * shares * away
+        found[:, :, first:last] = others[:, :, None] * turn[:, None, :]
         first = last
-    return found.reshape(len(values), -1)
+    return found
 
 
 def climb(waves: CategoryWaves, start: CategoryMixture, limits: Limits, n_steps: int = STEPS) -> CategoryFit:
@@ -299,28 +313,30 @@ def standard_errors(waves: CategoryWaves, mixture: CategoryMixture) -> CategoryE
     """Return Cramer-Rao errors: from the inverse information, with prior information as in `mixture_fit`.
 
     The noise of a value is at most that of uniform phases, so the errors are rather too large, with a large epsilon
-    by up to a third. Shares are smooth functions of the parameters, so their errors follow from the derivatives.
+    by up to a third. Sizes, and the shares of an attribute in a cluster, have the sum one. They are parameters
+    themselves, because the logarithm of a share near zero is not determined.
     """
-    n_clusters, n_parameters = _shape(waves, mixture)
-    d = waves.n_features
-    _, matrix = normal_equations(waves, mixture)
-    before = np.zeros((n_clusters, n_parameters))
+    shape, d = _shape(waves, mixture), waves.n_features
+    rows = linear_slopes(waves, mixture).reshape(len(waves.values), -1) * np.sqrt(2 * waves.weights)[:, None]
+    before = np.full(shape, 1 / SHARE_VARIANCE)
     before[:, :d], before[:, d] = 1 / PLACE_VARIANCE, 1 / LOG_WIDTH_VARIANCE
-    covariance: NDArray[np.float64] = np.linalg.inv(matrix + np.diag(before.ravel())).astype(np.float64, copy=False)
-    own = np.sqrt(np.maximum(covariance.diagonal(), 0.0)).reshape(n_clusters, n_parameters)
-    at = np.arange(n_clusters) * n_parameters
-    sizes = _errors_of_softmax(covariance[np.ix_(at + d + 1, at + d + 1)], mixture.places.shares)
-    parts, first = [], d + 2
-    for shares in mixture.shares:
-        columns = np.arange(first, first + shares.shape[1])
-        own_blocks = [covariance[np.ix_(begin + columns, begin + columns)] for begin in at]
-        parts.append(np.array([_errors_of_softmax(block, row) for block, row in zip(own_blocks, shares, strict=True)]))
-        first += shares.shape[1]
-    return CategoryErrors(own[:, :d], sizes, own[:, d], tuple(parts))
+    matrix = rows.real.T @ rows.real + rows.imag.T @ rows.imag + np.diag(before.ravel())
+    covariance, sums = np.linalg.inv(matrix), _sums(shape, d, waves.categories)
+    of_sums = covariance @ sums.T
+    fixed = np.linalg.solve(sums @ of_sums, of_sums.T)
+    variances = covariance.diagonal() - np.einsum("ij,ji->i", of_sums, fixed)
+    errors = np.asarray(np.sqrt(np.maximum(variances, 0.0)), dtype=np.float64).reshape(shape)
+    parts = np.split(errors[:, d + 2 :], np.cumsum(waves.categories)[:-1], axis=1)
+    return CategoryErrors(errors[:, :d], errors[:, d + 1], errors[:, d], tuple(parts))
 
 
-def _errors_of_softmax(covariance: NDArray[np.float64], shares: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Return the standard errors of shares from the covariance of their logarithms."""
-    derivatives = np.diag(shares) - np.outer(shares, shares)
-    variances = np.einsum("ij,jk,ik->i", derivatives, covariance, derivatives)
-    return np.asarray(np.sqrt(np.maximum(variances, 0.0)))
+def _sums(shape: tuple[int, int], d: int, categories: Sequence[int]) -> NDArray[np.float64]:
+    """Return the sums that are one, as rows over the parameters: of sizes, then of each cluster and attribute."""
+    n_clusters, _ = shape
+    rows = np.zeros((1 + n_clusters * len(categories), *shape))
+    rows[0, :, d + 1] = 1.0
+    ends = d + 2 + np.cumsum(categories)
+    for cluster in range(n_clusters):
+        for place, (m, end) in enumerate(zip(categories, ends, strict=True)):
+            rows[1 + cluster * len(categories) + place, cluster, end - m : end] = 1.0
+    return rows.reshape(len(rows), -1)

@@ -141,6 +141,11 @@ def _chosen(dataset: Json, values: dict[str, str]) -> list[str] | None:
     return always + names
 
 
+def _numeric_places(dataset: Json) -> str:
+    """Return the places of the columns that are features, as the form lists ticked columns."""
+    return ",".join(str(place) for place, each in enumerate(columns(dataset)) if each.get("use") != "cluster")
+
+
 async def _form(
     visit: Visit, dataset: Json, values: dict[str, str], *, step: str = "", problem: Problem | None = None
 ) -> Response:
@@ -148,6 +153,9 @@ async def _form(
     about = describe_algorithms(dataset["trust"])
     if tag not in about:
         raise NotFound("the dataset does not support this algorithm")
+    takes_categories = tag == Auto.type or ALGORITHMS[tag].definition.takes_categories
+    if not takes_categories and "features" not in values:
+        values = values | {"features": _numeric_places(dataset)}
     budget = await visit.api.get_existing(f"/datasets/{dataset['id']}/budget")
     forecast = None
     if step:
@@ -162,6 +170,7 @@ async def _form(
         fields=fields(tag),
         families=FAMILIES,
         columns=columns(dataset),
+        takes_categories=takes_categories,
         values=values,
         budget=budget,
         forecast=forecast,

@@ -269,7 +269,7 @@ def _harmless(name: str) -> str:
 PAGES: list[Page] = [
     Page("GET", "/jobs/{job_id}/result", result_page),
     Page("POST", "/jobs/{job_id}/names", name_clusters),
-    Page("GET", "/jobs/{job_id}/map.json", map_json, ("across", "up")),
+    Page("GET", "/jobs/{job_id}/map.json", map_json, ("across", "up", "category")),
     Page("GET", "/jobs/{job_id}/plot.svg", picture),
     Page("GET", "/jobs/{job_id}/plot.png", picture_png),
     Page("GET", "/jobs/{job_id}/result.json", result_json),

@@ -135,6 +135,18 @@ class TestStart:
         other = deconvolve(observed, **how | {"length_scale": 0.15}, start=cold.density)
         assert other.density == pytest.approx(deconvolve(observed, **how | {"length_scale": 0.15}).density, abs=1e-4)
 
+    def test_a_refit_needs_fewer_steps_and_ends_near_the_minimum(self):
+        shares = np.zeros((24, 24))
+        shares[5:9, 4:8], shares[14:20, 13:19] = 2.0, 1.0
+        observed = blur(shares / shares.sum(), 3) + np.random.default_rng(8).normal(0, 0.02, (24, 24))
+        how = {"shifts": 3, "precision": 2500.0, "length_scale": 0.05, "amplitude": 2.0, "steps": 300}
+        fit, refit = deconvolve(observed, **how), deconvolve(observed, **how, is_refit=True)
+        assert fit.converged
+        assert refit.converged
+        assert refit.steps < 0.8 * fit.steps
+        assert 0 < refit.loss - fit.loss < 0.05
+        assert np.abs(refit.density - fit.density).sum() / 2 < 0.01
+
 
 class TestNoisyCounts:
     """Counts of 4,000 records in 24 cells, with noise of variance 18."""

@@ -105,3 +105,16 @@ class TestFit:
             pairs += [(a - b, error) for a, b, error in zip(found.shares, TWO.shares, errors.shares, strict=True)]
             deviations += [(away / error).ravel() for away, error in pairs]
         assert 0.85 < np.sqrt(np.mean(np.concatenate(deviations) ** 2)) < 1.18
+
+    def test_a_share_of_zero_has_an_error(self):
+        """The logarithm of such a share is not determined, but the share is."""
+        waves = waves_of(TWO)
+        usual = standard_errors(waves, TWO).shares[0].max()
+        bare = TWO._replace(shares=tuple(np.where(each < 0.5, 1e-9, 1.0) for each in TWO.shares))
+        assert standard_errors(waves, bare).shares[0].min() > usual / 3
+
+    def test_errors_of_shares_with_the_sum_one_are_consistent(self):
+        """Two shares with the sum one have one error."""
+        errors = standard_errors(waves_of(TWO), TWO)
+        assert errors.shares[1][:, 0] == pytest.approx(errors.shares[1][:, 1])
+        assert errors.sizes[0] == pytest.approx(errors.sizes[1])

@@ -1,6 +1,7 @@
 """Clusters of each category of an attribute, over HTTP: from devices to maps, and what is refused."""
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,6 +20,7 @@ from tests.service.api import FEATURES, Api, refused
 from tests.service.api.test_reported_profiles import PLAN, open_round, work
 from tests.service.api.test_series import EVERY_WEEK
 from tests.service.commands import connect_commands, run_command
+from tests.service.console.session import Console, words
 from tests.service.ingestion.test_report_labels import send
 from tests.workers.archive import RECORDS_KEY
 from workers.job_runner import ClaimOutcome
@@ -47,6 +49,13 @@ def people(n: int = N) -> dict[str, Any]:
         "y": np.clip(chance.normal(0, 0.1, n), -1, 1),
         "plan": np.where(group == 2, "pro", "free"),
     }
+
+
+def box(page: str) -> str:
+    """Return the box of the attribute in the form of a job."""
+    found = re.search(r'<input type="checkbox" id="f-feature-0"[^>]*>', page)
+    assert found is not None
+    return found[0]
 
 
 def submitted(api: Api, dataset_id: str, **other: Any) -> str:
@@ -78,6 +87,13 @@ class TestAJob:
         assert also_pro == pro
         assert [each.category for each in category_maps(model)] == ["free", "pro"]
         assert [row["category"] for row in model.diagnostics["categories"]] == ["free", "pro"]
+        console = Console(api)
+        page = console.text(f"/jobs/{job_id}/result")
+        assert "Describe the clusters by attributes" not in page  # a profile from reports refuses these clusters
+        addresses = re.findall(r'data-map="/console([^"]*)"', page)
+        free, pro = (console.get(address).json() for address in addresses)
+        assert free["cells"] != pro["cells"]
+        assert [len(each["centres"]) for each in (free, pro)] == [2, 1]
 
     def test_takes_the_rows_of_a_file_from_the_command_line(
         self, api: Api, database: Database, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, no_settings: None
@@ -126,6 +142,26 @@ class TestAJob:
             "/forecasts", {k: body[k] for k in ("dataset_id", "algorithm")} | {"expected_reports": 1000}
         )
         assert forecast.json()["insufficient"]["reports_needed"] == problem["reports_needed"]
+
+
+class TestTheConsole:
+    def test_offers_the_attribute_to_algorithms_that_take_categories(self, api: Api) -> None:
+        console, dataset_id = Console(api), dataset(api)
+        shown = console.text(f"/datasets/{dataset_id}")
+        assert "<bdi>plan</bdi> (forms clusters)." in shown
+        form = f"/datasets/{dataset_id}/jobs/new?type="
+        assert box(console.text(form + "shifted_grid")).endswith(" checked>")
+        assert box(console.text(form + "auto")).endswith(" checked>")
+        assert "takes no categories" not in console.text(form + "shifted_grid")
+        assert not box(console.text(form + "uniform_grid")).endswith(" checked>")
+        assert "uniform_grid takes no categories" in console.text(form + "uniform_grid")
+
+    def test_forecasts_an_algorithm_without_categories(self, api: Api) -> None:
+        console, dataset_id = Console(api), dataset(api)
+        values = {"type": "uniform_grid", "epsilon": "4", "clusters": "3", "target_reports": str(N), "step": "review"}
+        shown = words(console.post(f"/datasets/{dataset_id}/jobs", values))
+        assert "takes no categories" not in shown
+        assert "This job spends at most ε 4" in shown
 
 
 class TestADataset:

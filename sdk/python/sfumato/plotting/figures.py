@@ -144,8 +144,8 @@ def plot(
 
         entries = _legend_entries(model, names or model.names)
         small_print = _small_print(model)
-        ratio = aspect(over, first) if first else 2.4
         columns = min(len(panels), 3)
+        ratio = aspect(over, first) if first else 2.4 / columns
         rows = math.ceil(len(panels) / columns)
         legend_at_right = columns == 1 and ratio < 1.6  # a narrow plot has room for the legend on its right
         width, left, right, gap = 8.0, 0.8, 2.4 if legend_at_right else 0.2, 0.78
