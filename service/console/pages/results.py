@@ -175,9 +175,9 @@ def _build_map(wire: Json, across: str, up: str, category: str) -> Json | None:
     maps = category_maps(whole)
     if (category or "0") not in map(str, range(len(maps))):
         raise NotFound("choose a category of the result")
-    model = maps[int(category or 0)].model
-    plane = plane_of(model, across, up)
-    return None if plane is None else map_of(model, plane, whole=whole)
+    place = int(category or 0)
+    plane = plane_of(maps[place].model, across, up)
+    return None if plane is None else map_of(whole, plane, category=place)
 
 
 async def picture(visit: Visit) -> Response:

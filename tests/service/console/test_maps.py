@@ -11,7 +11,6 @@ import pytest
 
 from models.database.engine import Database
 from service.console.maps import MAX_SIDE, map_of
-from sfumato.model.category_maps import category_maps
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.plotting.shading import colour
 from sfumato.records.mixed import expand_features
@@ -54,21 +53,27 @@ class TestAMap:
         noisy = replace(model, size_errors=np.array([0.01, 0.01, model.sizes[2]]), centroid_errors=None)
         assert map_of(noisy, (0, 1))["doubtful"] == [False, False, True]
 
-    def test_clusters_of_two_categories_at_one_place_are_not_doubtful(self) -> None:
+    def test_of_a_category_has_the_doubts_and_the_scale_of_the_whole_result(self) -> None:
         plan = Categorical("plan", ("free", "pro"), use="cluster")
+        density = np.stack([np.full((4, 4), 0.05), np.full((4, 4), 0.0125)], axis=-1)
         whole = ClusterModel(
             "label_map",
             expand_features((Feature("east", 0, 1), Feature("north", 0, 1)), (plan,)),
-            np.array([0.5, 0.5]),
+            np.array([0.8, 0.2]),
             np.full(2, 0.01),
             centroids=np.array([[0.3, 0.4, 1, 0], [0.302, 0.4, 0, 1]]),
             centroid_errors=np.array([[0.01, 0.01, 0, 0]] * 2),
             label_map=np.tile(np.arange(2), (4, 4, 1)),
-            density=np.full((4, 4, 2), 1 / 32),
+            density=density,
             attributes=(plan,),
         )
-        for each in category_maps(whole):
-            assert map_of(each.model, (0, 1), whole=whole)["doubtful"] == [False, False]
+        free, pro = (map_of(whole, (0, 1), category=place) for place in range(2))
+        assert free["doubtful"] == pro["doubtful"] == [False, False]
+        assert (cells(free)[0] == 0).all()
+        assert (cells(pro)[0] == 1).all()
+        for each in (free, pro):
+            assert each["cells"]["mean"] == pytest.approx(density.mean())
+            assert each["cells"]["peak"] == pytest.approx(math.log1p(0.05 / density.mean()))
 
     @pytest.mark.parametrize("size", [MAX_SIDE + 1, 300, 1024])
     def test_of_a_fine_grid_has_blocks_with_the_same_total_density(self, size: int) -> None:
