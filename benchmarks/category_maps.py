@@ -25,7 +25,7 @@ from sfumato.specs import ShiftedGrid
 from sfumato.specs.attributes import Categorical
 
 RUNS = 3
-N_JUDGED = 20_000  # people over whom the runs are compared
+N_JUDGED = 20_000  # people over which the runs are compared
 OWN = 0.9  # share of the people of a set with the category of their own; the others have any category
 LEVELS = ((2, 120_000), (4, 20_000), (1, 150_000), (2, 40_000))  # epsilon and number of reports
 # sets of the categories, and their shares
@@ -73,7 +73,7 @@ def draw_people(name: str, seed: int, n: int) -> tuple[Points, Codes, int]:
 def measure(name: str, seed: int, epsilon: float, n: int) -> Iterator[Row]:
     """Run one group with a counted and with a given number of clusters."""
     points, codes, n_clusters = draw_people(name, seed, RUNS * n + N_JUDGED)
-    attribute = Categorical("plan", [f"plan {place}" for place in range(len(POPULATIONS[name][0]))], use="cluster")
+    attribute = Categorical("plan", tuple(f"plan {place}" for place in range(len(POPULATIONS[name][0]))), use="cluster")
     judged = np.hstack([points, np.eye(len(attribute.categories))[codes]])[RUNS * n :]
     rounds = []
     for run in range(RUNS):
@@ -103,8 +103,8 @@ def describe_categories(model: ClusterModel) -> Iterator[Row]:
     """Yield the figures of each category: agreements of its refits, its share, and the sum of the squared shares."""
     assert model.label_map is not None
     assert model.density is not None
-    names = ("share", "clusters", "cluster_interval", "low_confidence", "undivided", "clearly_undivided")
-    names += ("stability", "halves", "between_halves", "scales", "gap")
+    bumps = ("share", "clusters", "cluster_interval", "low_confidence", "undivided", "clearly_undivided")
+    names = (*bumps, "stability", "halves", "between_halves", "scales", "gap")
     for place, row in enumerate(model.diagnostics["categories"]):
         masses = np.bincount(model.label_map[..., place].ravel(), model.density[..., place].ravel())
         yield {key: row[key] for key in names} | {"squares": float(((masses / masses.sum()) ** 2).sum())}
