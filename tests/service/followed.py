@@ -18,10 +18,13 @@ def follow(
     *,
     event: str | None = None,
     others: Sequence[str] = (),
+    parent: str | None = None,
+    is_born: bool = False,
 ) -> list[str]:
     """Give the next window of a series a job with a result of two clusters, and follow it. Return their ids.
 
-    `event` is the id of an event that is described at once.
+    `event` is the id of an event that is described at once: the first cluster has grown, or the second one is born.
+    `parent` is that of the second cluster.
     """
     with api.database.reading() as session:
         series = session.get_one(Series, series_id)
@@ -48,8 +51,10 @@ def follow(
         "memory": MEMORY,
     }
     raised = {"id": event, "change": index, "change_first": index, "change_last": index, "evidence": 25.0}
-    kinds = [{"kind": "grown", "cluster": west, "others": [], "size": 0.1, "error": 0.01}]
-    outcome = Outcome(document, [west, None], shares, {}, raised if event else None, (event, kinds) if event else None)
+    kind, cluster = ("born", east) if is_born else ("grown", west)
+    kinds = [{"kind": kind, "cluster": cluster, "others": [], "size": 0.1, "error": 0.01}]
+    described = (event, kinds) if event else None
+    outcome = Outcome(document, [west, None], shares, {east: parent}, raised if event else None, described)
     with api.database.transaction() as session:
         assert following.store(session, series_id, index, outcome, now=api.database.clock())
         assert not following.store(session, series_id, index, outcome, now=api.database.clock())
