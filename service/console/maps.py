@@ -15,7 +15,7 @@ from sfumato.model import geography
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.separation import separation
 from sfumato.plotting.drawing import PLANE_REACH, aspect, label_points
-from sfumato.plotting.shading import colour, is_adaptive, plane_cells, planes, spreads_of
+from sfumato.plotting.shading import colour, is_adaptive, plane_cells, planes, shown_clusters, spreads_of
 from sfumato.specs import MAX_FEATURES, Feature
 
 MAX_SIDE = 128  # cells per side sent to the browser: finer than a screen can show, and small to transfer
@@ -61,7 +61,14 @@ def shown_features(model: ClusterModel) -> dict[int, str]:
     return {axis: model.features[axis].name for axis in shown}
 
 
-def map_of(model: ClusterModel, plane: Plane, *, colours: Sequence[str] | None = None, peak: float = 0.0) -> Json:
+def map_of(
+    model: ClusterModel,
+    plane: Plane,
+    *,
+    colours: Sequence[str] | None = None,
+    peak: float = 0.0,
+    whole: ClusterModel | None = None,
+) -> Json:
     """Return the data of a map.
 
     Parameters
@@ -73,6 +80,9 @@ def map_of(model: ClusterModel, plane: Plane, *, colours: Sequence[str] | None =
         Colours of the clusters.
     peak : float
         Minimum density of the darkest tone, so that two maps can share one scale.
+    whole : ClusterModel, optional
+        The result, if `model` is the map of one category. Clusters of different categories may be at one place, so the
+        result decides which ones are doubtful.
     """
     across, up = (model.features[axis] for axis in plane)
     on_globe = geography.is_map(across, up)
@@ -83,7 +93,7 @@ def map_of(model: ClusterModel, plane: Plane, *, colours: Sequence[str] | None =
         "cells": _cells(model, plane, peak),
         "colours": list(colours or [colour(cluster)[1] for cluster in range(model.n_clusters)]),
         "centres": _centres(model, plane),
-        "doubtful": [bool(doubt) for doubt in find_doubts(model, separation(model))],
+        "doubtful": [bool(doubt) for doubt in find_doubts(whole or model, separation(whole or model))],
         "ratio": aspect(model.features, plane),
         "coasts": [line.round(1).ravel().tolist() for line in geography.coastline(across, up)] if on_globe else [],
         "meridians": geography.graticule(across.lower, across.upper, 6) if on_globe else [],
@@ -172,18 +182,19 @@ def _merge_cells(
 
 
 def _centres(model: ClusterModel, plane: Plane) -> list[Json]:
-    """Return for each cluster the position of its number, its centre, and the axes of its 95 % confidence ellipse."""
+    """Return for each shown cluster the position of its number, its centre, and its 95 % confidence ellipse."""
     if model.centroids is None or not model.n_clusters:
         return []
     apart, seats = label_points(model, model.centroids)
     found = []
-    for cluster in range(model.n_clusters):
+    for cluster in shown_clusters(model).tolist():
         reach = None
         if model.centroid_errors is not None:
             errors = model.centroid_errors[cluster, list(plane)]
             reach = (PLANE_REACH * errors).tolist() if np.isfinite(errors).all() else None
         found.append(
             {
+                "cluster": cluster,
                 "seat": seats[cluster, list(plane)].tolist(),
                 "centre": model.centroids[cluster, list(plane)].tolist(),
                 "apart": bool(apart[cluster]),
