@@ -80,7 +80,9 @@ def test_a_series_is_revised_on_its_page(api: Api, console: Console, dataset_id:
     (revision, _) = api.get(f"{path}/revisions").json()["items"]
     assert (revision["epsilon_per_cycle"], revision["season"]) == (0.5, 2)
     assert revision["algorithm"]["clusters"] == 4
-    assert f"1 0 0.5 {revision['algorithm']['cells']} 1,300,000 2 0.01" in words(console.get(path))
+    text = words(console.get(path))
+    assert f"1 0 0.5 {revision['algorithm']['cells']} 1,300,000 2 0.01" in text
+    assert "Per window, and per cycle of 13 ε 0.5 Per year, in each cycle once ε 2" in text
     assert "of the total is left" in words(console.post(f"{path}/revisions", {"epsilon": "3"}))
 
 
