@@ -6,6 +6,7 @@ from models.database.types import new_id
 from models.series import following, windows
 from models.series.following import Outcome
 from models.tables.series import Series, WindowState
+from sfumato.model.cluster_model import ClusterModel
 from tests.service.api import Api, a_model, finish
 
 MEMORY = {"pool_from": 0, "baseline_from": 0, "test_from": 0, "alarm": None}
@@ -20,11 +21,12 @@ def follow(
     others: Sequence[str] = (),
     parent: str | None = None,
     is_born: bool = False,
+    model: ClusterModel | None = None,
 ) -> list[str]:
     """Give the next window of a series a job with a result of two clusters, and follow it. Return their ids.
 
     `event` is the id of an event that is described at once: the first cluster has grown, or the second one is born.
-    `parent` is that of the second cluster.
+    `parent` is that of the second cluster. `model` is the pooled map.
     """
     with api.database.reading() as session:
         series = session.get_one(Series, series_id)
@@ -44,7 +46,7 @@ def follow(
         for name, share in ((west, 0.25), (east, 0.75), *((other, 0.01) for other in others))
     ]
     document = {
-        "model": a_model().to_wire(),
+        "model": (model or a_model()).to_wire(),
         "cluster_ids": [west, east],
         "weights": {str(each): 0.9 ** (index - each) for each in range(index + 1)},
         "is_provisional": index < 3,
