@@ -128,8 +128,8 @@ def revise(
 ) -> SeriesRevision:
     """Change terms of a locked series from its next cycle on. A revision without an opened window is replaced.
 
-    `changed` has terms by name; others stay as those of the next window. `release` is that of the new terms. If the next
-    window begins the cycle, the series has the new terms at once.
+    `changed` has terms by name; others stay as those of the next window. `release` is that of the new terms. If the
+    next window begins the cycle, the series has the new terms at once.
 
     Raises
     ------

@@ -207,7 +207,7 @@ def _collection(series: Series, window: Window, now: int) -> CollectionTarget:
 def begin_revision(session: Session, series: Series, window: Window) -> None:
     """Take the terms of the revision that begins with the planned window, if there is one.
 
-    So a series always has the terms of its next window. Earlier windows, which may be open, keep those of their revision.
+    So a series always has the terms of its next window. Earlier windows, also open ones, keep those of their revision.
     """
     pending = session.get(SeriesRevision, (series.id, series.revision + 1), populate_existing=True)
     if pending is not None and pending.first_window <= window.index:

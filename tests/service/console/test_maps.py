@@ -106,9 +106,7 @@ class TestAMap:
         assert len(str(found)) < 120_000
 
     @SQLITE_ONLY
-    def test_across_180_degrees_has_a_table_of_longitudes_within_180_degrees(
-        self, api: Api, console: Console
-    ) -> None:
+    def test_across_180_degrees_has_a_table_of_longitudes_within_180_degrees(self, api: Api, console: Console) -> None:
         centroids = np.array([[-18.0, 187.3], [-15.0, 175.2]])
         model = replace(a_model(), features=Place(-21.0, 170.0, -12.0, -160.0).features, centroids=centroids)
         path = f"/jobs/{result(api, model)}"
