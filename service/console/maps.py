@@ -134,6 +134,7 @@ def _axis(feature: Feature) -> Json:
         "upper": feature.upper,
         "periodic": feature.periodic,
         "sines": feature.coordinate == "latitude",
+        "turns": feature.coordinate == "longitude",
     }
 
 

@@ -93,6 +93,7 @@ class TestAMap:
         features = Place(58.0, 5.0, 71.2, 31.2).features
         found = map_of(replace(label_map(), features=features), (1, 0))
         assert (found["up"]["sines"], found["across"]["sines"]) == (True, False)
+        assert (found["up"]["turns"], found["across"]["turns"]) == (False, True)
         middle = math.cos(math.radians(64.6))
         height = (math.sin(math.radians(71.2)) - math.sin(math.radians(58.0))) / middle
         assert found["ratio"] == pytest.approx(math.radians(26.2) * middle / height)
@@ -108,6 +109,18 @@ class TestAMap:
         assert (found["meridians"][0], found["parallels"][-1]) == (-180, 90)
         assert found["scale"]["text"] == "10,000 km at 0°"
         assert len(str(found)) < 120_000
+
+    @SQLITE_ONLY
+    def test_across_180_degrees_has_a_table_of_longitudes_within_180_degrees(self, api: Api, console: Console) -> None:
+        centroids = np.array([[-18.0, 187.3], [-15.0, 175.2]])
+        model = replace(a_model(), features=Place(-21.0, 170.0, -12.0, -160.0).features, centroids=centroids)
+        path = f"/jobs/{result(api, model)}"
+        text = words(console.get(f"{path}/result"))
+        assert text.count("-172.7") >= 2  # the table has the centre, and the feature in which it differs most
+        assert "187.3" not in text
+        assert "175.2" in text
+        _, first, second = console.text(f"{path}/clusters.csv").splitlines()
+        assert [float(line.split(",")[4]) for line in (first, second)] == pytest.approx([-172.7, 175.2])
 
     @SQLITE_ONLY
     def test_of_places_is_downloaded_as_geojson(self, api: Api, console: Console) -> None:
