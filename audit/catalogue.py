@@ -115,6 +115,7 @@ SLOW = frozenset(
         "oue x nearest_centroid",
         "oue x phase",
         "oue x profile",
+        "phase_sketch, 2 features, auto, categories",
         "phase_sketch, 4 features, auto",
         "phase_sketch, 4 features, lloyd",
         "phase_sketch, 4 features, sign",

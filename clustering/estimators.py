@@ -55,8 +55,8 @@ class PrivateEstimator(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         Names of the columns that the model uses, in any order; by default all. Without column names they are `x0`,
         `x1`, and so on. `fit`, `predict` and `transform` take records with all columns.
     attributes : sequence of Categorical
-        `PrivateKMeans` only: attributes with the use `cluster`. The records are then a pandas data frame with their
-        columns, and the others are the features.
+        `PrivateKMeans`, and over reports `PhaseSketch`, or one for `ShiftedGrid`: attributes with the use `cluster`.
+        The records are then a pandas data frame with their columns, and the others are the features.
     periodic : sequence of str, optional
         Names of the periodic features, such as hours of the day. Their bounds are one period. Only
         estimators of algorithms that take them have this argument.
@@ -84,7 +84,7 @@ class PrivateEstimator(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """Give the class a constructor with the parameters of its specification."""
         if "specification" in cls.__dict__:
             cls._defaults = {"bounds": None, "features": None}
-            if cls.specification.definition.takes_categories:
+            if cls.specification.definition.max_attributes:
                 cls._defaults["attributes"] = ()
             if cls.specification.definition.periodic:
                 cls._defaults["periodic"] = None
@@ -176,13 +176,15 @@ class PrivateEstimator(ClusterMixin, BaseEstimator):  # type: ignore[misc]
     ) -> ClusterModel:
         """Return the model. Reports count the records outside of the bounds; a curator's records are clipped."""
         points = scale_many(features, records)
+        joined = np.stack(codes, axis=1) if codes else None
         if parameters.definition.needs_records:
             _warn_of_clipping(features, records)
-            joined = np.stack(codes, axis=1) if codes else None
             return run_central(parameters, points, features, SystemEntropy(), attributes=attributes, codes=joined)
         outside = are_outside(features, records)
         points[outside] = OUTSIDE
-        return run_local(parameters, points, features, SystemEntropy(), counts_outside=True)
+        return run_local(
+            parameters, points, features, SystemEntropy(), counts_outside=True, attributes=attributes, codes=joined
+        )
 
     def predict(self, X: ArrayLike) -> NDArray[np.int64]:
         """Return the cluster of each record.

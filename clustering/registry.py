@@ -31,6 +31,7 @@ from sfumato.specs import (
     check_periodic,
     to_wire,
 )
+from sfumato.specs.attributes import Categorical
 from sfumato.validation import require_at_least
 
 PLANS: dict[type[Algorithm], Callable[[Any, tuple[Feature, ...], int], Plan]] = {
@@ -44,8 +45,19 @@ PLANS: dict[type[Algorithm], Callable[[Any, tuple[Feature, ...], int], Plan]] = 
     PhaseSketch: phase_sketch,
 }
 
+# Those that cluster by attributes, too.
+CATEGORY_PLANS: dict[type[Algorithm], Callable[[Any, tuple[Feature, ...], int, tuple[Categorical, ...]], Plan]] = {
+    ShiftedGrid: shifted_grid,
+    PhaseSketch: phase_sketch,
+}
 
-def start(params: Algorithm, features: tuple[Feature, ...], expected_reports: int) -> Plan:
+
+def start(
+    params: Algorithm,
+    features: tuple[Feature, ...],
+    expected_reports: int,
+    attributes: tuple[Categorical, ...] = (),
+) -> Plan:
     """Start the plan of an algorithm.
 
     Parameters
@@ -57,6 +69,8 @@ def start(params: Algorithm, features: tuple[Feature, ...], expected_reports: in
         Features with the public bounds that scale records.
     expected_reports : int
         Expected number of reporting devices, at least 1. It sizes grids only.
+    attributes : tuple of Categorical
+        Attributes by which the job clusters.
 
     Returns
     -------
@@ -66,15 +80,20 @@ def start(params: Algorithm, features: tuple[Feature, ...], expected_reports: in
     Raises
     ------
     InvalidSpec
-        The algorithm is unknown or takes no periodic features, or `expected_reports` is below 1. Limits of an
-        algorithm, such as its number of features, raise when the plan yields its first round.
+        The algorithm is unknown or takes no periodic features or attributes, or `expected_reports` is below 1. Limits
+        of an algorithm, such as its number of features, raise when the plan yields its first round.
     """
     require_at_least(expected_reports, 1, "expected_reports")
-    algorithm, reason = resolve(params, len(features), expected_reports)
+    algorithm, reason = resolve(params, len(features), expected_reports, attributes)
     if type(algorithm) not in PLANS:
         raise InvalidSpec("unknown algorithm")
     check_periodic(algorithm, features)
-    plan = PLANS[type(algorithm)](algorithm, features, expected_reports)
+    algorithm.require_attributes(attributes)
+    plan = (
+        CATEGORY_PLANS[type(algorithm)](algorithm, features, expected_reports, attributes)
+        if attributes
+        else PLANS[type(algorithm)](algorithm, features, expected_reports)
+    )
     plan = plan if place_of(features) is None else _with_warning(plan)
     return plan if reason is None else _with_choice(plan, algorithm, reason)
 

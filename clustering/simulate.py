@@ -26,6 +26,7 @@ from sfumato.mechanisms import without_noise
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.privacy.accounting import DRAW_SPAN
 from sfumato.privacy.entropy import Entropy, below_many
+from sfumato.records.described import Described
 from sfumato.records.encodings import scale_many
 from sfumato.records.outside import encode_many
 from sfumato.specs import (
@@ -54,6 +55,8 @@ def simulate(
     perturb: bool = True,
     features: tuple[Feature, ...] | None = None,
     out_of_bounds: OutOfBounds = "refuse",
+    attributes: Sequence[Categorical] = (),
+    codes: ArrayLike | None = None,
 ) -> ClusterModel:
     """Run an algorithm over points.
 
@@ -80,6 +83,10 @@ def simulate(
         Treatment of points outside [0, 1]. 'clip' moves them to the bounds, or by whole periods. 'count' is for
         local algorithms: devices report them as outside, as those of a dataset do by default, and the model states
         their share.
+    attributes : sequence of Categorical
+        Attributes by which the job clusters, with the use `cluster`.
+    codes : array-like of shape (n, n_attributes), int
+        The place of each point's value among the categories of the attribute.
 
     Returns
     -------
@@ -88,7 +95,8 @@ def simulate(
     Raises
     ------
     InvalidPoint
-        The points have another shape, are not finite, or lie outside [0, 1] and are refused.
+        The points have another shape, are not finite, or lie outside [0, 1] and are refused. Or a code is not that of
+        a category.
     TooFewReports
         There are no points and the algorithm is local.
     InvalidSpec
@@ -100,10 +108,19 @@ def simulate(
         if out_of_bounds == "count":
             raise InvalidSpec("out_of_bounds 'count' is available for local algorithms only")
         points, features = _check(points, features, out_of_bounds)
-        return simulate_central(params, points, seed=seed, features=features)
+        return simulate_central(params, points, seed=seed, features=features, attributes=attributes, codes=codes)
     points, features = _check(points, features, out_of_bounds)
-    counts_outside = out_of_bounds == "count"
-    return run_local(params, points, features, SeededEntropy(seed), perturb=perturb, counts_outside=counts_outside)
+    counts_outside, declared = out_of_bounds == "count", tuple(attributes)
+    return run_local(
+        params,
+        points,
+        features,
+        SeededEntropy(seed),
+        perturb=perturb,
+        counts_outside=counts_outside,
+        attributes=declared,
+        codes=codes,
+    )
 
 
 def run_local(
@@ -114,14 +131,19 @@ def run_local(
     *,
     perturb: bool = True,
     counts_outside: bool = False,
+    attributes: tuple[Categorical, ...] = (),
+    codes: ArrayLike | None = None,
 ) -> ClusterModel:
     """Run a local algorithm over points in [0, 1], see `simulate`. The entropy is that of all devices."""
+    records = Described(points, np.empty((len(points), 0), dtype=np.int64))
+    if attributes:
+        records = Described(points, _check_codes(codes, attributes, len(points)).astype(np.int64))
     draws = entropy.words(len(points))  # one participation draw per device, for all rounds
 
     def answer(spec: RoundSpec) -> Collected:
-        return collect(spec if perturb else _unperturbed(spec), points, entropy, draws)
+        return collect(spec if perturb else _unperturbed(spec), records, entropy, draws)
 
-    plan = start(params, features, max(1, len(points)))
+    plan = start(params, features, max(1, len(points)), attributes)
     return drive(counting_outside(plan, opens_counting=counts_outside), answer)  # simulated devices are honest
 
 
@@ -210,25 +232,29 @@ def _check_codes(codes: ArrayLike | None, attributes: tuple[Categorical, ...], n
     return found.astype(np.int32)
 
 
-def collect(spec: RoundSpec, points: NDArray[np.float64], entropy: Entropy, draws: NDArray[np.uint64]) -> Collected:
+def collect(
+    spec: RoundSpec, points: NDArray[np.float64] | Described, entropy: Entropy, draws: NDArray[np.uint64]
+) -> Collected:
     """Simulate the devices of a round and tally their reports.
 
     Parameters
     ----------
     spec : RoundSpec
-    points : ndarray of shape (n, d)
-        One per device. [0, 1] is the range of each feature.
+    points : ndarray of shape (n, d), or Described
+        One per device, with the codes of its categories in a round with attributes. Each feature has the range [0, 1].
     entropy : Entropy
         Source of all devices' slots and perturbations.
     draws : ndarray of shape (n,), uint64
         Each device's participation draw. A device reports if the round's interval contains it.
     """
     counting = RoundAggregator(spec)
+    if not isinstance(points, Described):
+        points = Described(points, np.empty((len(points), 0), dtype=np.int64))
     unit = replace(spec, features=unit_features(len(spec.features), circles_of(spec.features)))
-    for begin in range(0, len(points), _CHUNK_POINTS):
+    for begin in range(0, len(draws), _CHUNK_POINTS):
         part = slice(begin, begin + _CHUNK_POINTS)
-        answering = points[part][_participates(spec, draws[part])]
-        slots = below_many(entropy, spec.encoding.n_slots, len(answering))
+        answering = Described(points.points[part], points.codes[part]).select(_participates(spec, draws[part]))
+        slots = below_many(entropy, spec.encoding.n_slots, len(answering.points))
         values = spec.mechanism.perturb_many(encode_many(unit, answering, slots, entropy), entropy)
         counting.add(slots, values)
     return Collected(spec, counting.result())

@@ -20,7 +20,8 @@ from sfumato.errors import InvalidSetting, InvalidSpec
 from sfumato.privacy.accountant import Accounting
 from sfumato.privacy.shuffling import Pair
 from sfumato.settings import CentralSettings, DatasetOptions, DatasetSettings, all_settings, settings_of
-from sfumato.specs import Embedding, Feature, to_wire
+from sfumato.sizing.grids import MAX_SHIFTED_FEATURES
+from sfumato.specs import MAX_PHASE_CATEGORIES, Embedding, Feature, to_wire
 from sfumato.specs.attributes import attribute_to_wire, check_attributes, clustering_attributes
 from sfumato.validation import parameters_of
 
@@ -120,6 +121,16 @@ def _check_columns(settings: DatasetSettings, features: tuple[Feature, ...] | Em
         if isinstance(settings, CentralSettings) and clustering_attributes(settings.attributes):
             raise InvalidSetting("attributes", "attributes of an embedding must describe: remove the use cluster")
         features = features.features
+    elif trust != "central" and len(features) > MAX_SHIFTED_FEATURES:
+        for each in clustering_attributes(settings.attributes):
+            n_categories = len(each.categories)
+            if n_categories > MAX_PHASE_CATEGORIES:
+                raise InvalidSetting(
+                    "attributes",
+                    f"an attribute that forms clusters of more than {MAX_SHIFTED_FEATURES} features has at most "
+                    f"{MAX_PHASE_CATEGORIES} categories, and {each.name} has {n_categories}: join values, or let it "
+                    "describe",
+                )
     if len(features) > most:
         raise InvalidSetting("features", f"a {trust} dataset has at most {most} features; a central one may have more")
     names = [feature.name for feature in features]

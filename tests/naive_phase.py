@@ -192,3 +192,44 @@ def particle_cells(points, weights, centres):
         leans.append([sum(w * (float(x > 0) - float(x < 0)) for x, w in off[j]) / max(mass, 1e-12) for j in range(d)])
         slopes.append([min(max(near[j] / (0.6 * s), 0.4 / s), 1.2 / s) for j, s in enumerate(spread)])
     return labels, shares, spreads, leans, slopes
+
+
+def category_value(omega, characters, categories, mixture):
+    """Return sum size e^(i omega.mu - |omega|^2 s^2 / 2) prod sum share e^(2 pi i a v / m), by its definition."""
+    total = 0
+    for cluster, (centre, size, width) in enumerate(zip(*mixture.places, strict=True)):
+        value = size * cmath.exp(1j * (omega @ centre) - (omega @ omega) * width**2 / 2)
+        for character, m, shares in zip(characters, categories, mixture.shares, strict=True):
+            value *= sum(share * cmath.exp(2j * pi * character * v / m) for v, share in enumerate(shares[cluster]))
+        total += value
+    return total
+
+
+def softmax(numbers):
+    """Return shares from free numbers."""
+    parts = [exp(number) for number in numbers]
+    return np.array(parts) / sum(parts)
+
+
+def moved_category_mixture(mixture, cluster, parameter, by):
+    """Return the mixture with one parameter moved. The order is: centre, log width, log size, log shares."""
+    places, d = mixture.places, mixture.places.centres.shape[1]
+    centres, logs, widths = (
+        np.array(each, dtype=float) for each in (places.centres, np.log(places.shares), places.widths)
+    )
+    shares = [np.array(each, dtype=float) for each in mixture.shares]
+    if parameter < d:
+        centres[cluster, parameter] += by
+    elif parameter == d:
+        widths[cluster] *= exp(by)
+    elif parameter == d + 1:
+        logs[cluster] += by
+    else:
+        place, left = 0, parameter - d - 2
+        while left >= shares[place].shape[1]:
+            left -= shares[place].shape[1]
+            place += 1
+        row = np.log(shares[place][cluster])
+        row[left] += by
+        shares[place][cluster] = softmax(row)
+    return type(mixture)(type(places)(centres, softmax(logs), widths), tuple(shares))

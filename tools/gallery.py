@@ -36,6 +36,7 @@ from sfumato.specs.attributes import Categorical, Numeric
 CARDS, CARDS_TITLE = "cards", "A profile describes the clusters"  # the picture of a profile over records
 REPORTED, REPORTED_TITLE = "reported_cards", "A profile from reports has larger errors"
 REPORTED_EPSILON = 2.0
+CATEGORIES, CATEGORIES_TITLE = "categories", "shifted_grid finds the clusters of each category"
 SERIES, SERIES_TITLE = "series", "A series finds a cluster that grows"
 EPSILON, N_REPORTS, N_WINDOWS = 2.0, 200_000, 20  # ε and reports of a window, and the windows of the series
 FOLDER = Path(__file__).parents[1] / "docs" / "images" / "gallery"
@@ -185,6 +186,18 @@ def draw_reported_cards() -> Figure:
     return profile_reports("job_gallery", Collected(spec, tally)).plot(rows=3)
 
 
+def draw_categories() -> Figure:
+    """Return the maps of two plans from 100,000 reports. Two groups of different plans have the same place."""
+    rng, plan = np.random.default_rng(SEED), Categorical("plan", ("free", "pro"), use="cluster")
+    group = rng.integers(0, 4, (100_000, 1))
+    centres = np.array([(0.25, 0.3), (0.75, 0.3), (0.25, 0.3), (0.5, 0.8)])  # two of each plan
+    points = (centres[group[:, 0]] + rng.normal(scale=0.06, size=(len(group), 2))).clip(0, 1)
+    params = specs.ShiftedGrid(2, 4)
+    model = simulate(params, points, seed=SEED, features=FEATURES, attributes=(plan,), codes=group // 2)
+    caption = f"ε = {params.epsilon:g} · {len(group):,} reports · verdict: {model.verdict.value}"
+    return plot(model, title=CATEGORIES_TITLE, caption=caption)
+
+
 def draw_series() -> Figure:
     """Return the shares of the clusters of a series of simulated tallies. One cluster grows in window 6."""
     spec, rng, numbers = round_spec(EPSILON, 16), np.random.default_rng(SEED), count()
@@ -220,13 +233,15 @@ def render_page() -> str:
         parts += [f"## {picture.title}", f"[![{picture.title}](images/gallery/{name}.png)]({page})"]
     parts += [f"## {CARDS_TITLE}", f"[![{CARDS_TITLE}](images/gallery/{CARDS}.png)](tutorials/customers.md)"]
     parts += [f"## {REPORTED_TITLE}", f"[![{REPORTED_TITLE}](images/gallery/{REPORTED}.png)](profiles.md#from-reports)"]
+    link = "profiles.md#categories-from-reports"
+    parts += [f"## {CATEGORIES_TITLE}", f"[![{CATEGORIES_TITLE}](images/gallery/{CATEGORIES}.png)]({link})"]
     parts += [f"## {SERIES_TITLE}", f"[![{SERIES_TITLE}](images/gallery/{SERIES}.png)](series.md)"]
     return "\n\n".join(parts) + "\n"
 
 
 if __name__ == "__main__":
     FOLDER.mkdir(parents=True, exist_ok=True)
-    others = {CARDS: draw_cards, REPORTED: draw_reported_cards, SERIES: draw_series}
+    others = {CARDS: draw_cards, REPORTED: draw_reported_cards, CATEGORIES: draw_categories, SERIES: draw_series}
     for name in sys.argv[1:] or (*PICTURES, *others):
         figure = others[name]() if name in others else draw_picture(PICTURES[name])
         figure.savefig(FOLDER / f"{name}.png", dpi=DOTS_PER_INCH)

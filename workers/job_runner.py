@@ -42,6 +42,7 @@ from sfumato.errors import InvalidSpec, SfumatoError
 from sfumato.model.cluster_model import ClusterModel, model_from_wire
 from sfumato.profiles.profile_round import profile_round
 from sfumato.specs import Algorithm, Feature, Profile, RoundSpec, local_algorithm_from_wire, profile_from_wire
+from sfumato.specs.attributes import Categorical
 from workers import central_job
 from workers.aggregation.aggregate import aggregate_round, aggregate_sealed_round
 from workers.central_job import RunCentral
@@ -52,7 +53,7 @@ if TYPE_CHECKING:
 
 log = structlog.get_logger(__name__)
 
-StartPlan = Callable[[Algorithm, tuple[Feature, ...], int], Plan]
+StartPlan = Callable[[Algorithm, tuple[Feature, ...], int, tuple[Categorical, ...]], Plan]
 
 
 class ClaimOutcome(StrEnum):
@@ -201,7 +202,8 @@ def _collect(
 
 def _cluster(job: Job, dataset: Dataset, source: "_Source", start: StartPlan) -> ClusterModel:
     """Run the plan of the job's algorithm. Raise _Suspended if it needs a round without a tally."""
-    plan = start(local_algorithm_from_wire(job.algorithm), dataset.features, source.expected_reports)
+    formed = dataset.select(job.features).attributes
+    plan = start(local_algorithm_from_wire(job.algorithm), dataset.features, source.expected_reports, formed)
     plan = checking_law(counting_outside(plan, opens_counting=dataset.out_of_bounds == OutOfBounds.COUNT))
     return drive(plan, source.collect)
 

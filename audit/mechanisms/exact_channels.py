@@ -11,12 +11,12 @@ and two. It covers 8 of 2^93 seeds of local hashing. It replaces coins of exp(-a
 arrays, where two devices end their loops at different times; tests/statistics has a chi-square test.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
 from functools import partial
 from itertools import product
-from typing import cast
+from typing import Any, cast
 
 import httpx
 import numpy as np
@@ -33,6 +33,7 @@ from audit.mechanisms.published_channels import (
 )
 from audit.mechanisms.symbolic_random import ExecutionPath, NotEnumerable, exact_distribution
 from sfumato.device.bulk import perturb_records
+from sfumato.device.checks import Record
 from sfumato.device.device import Device
 from sfumato.device.open_rounds import OpenRound
 from sfumato.device.store import MemoryStore
@@ -59,10 +60,10 @@ from sfumato.specs import (
     design_for,
     vector_noise,
 )
-from sfumato.specs.attributes import Numeric
+from sfumato.specs.attributes import Categorical, Numeric
 
 Report = tuple[int, bytes]  # slot, value
-MakeReport = Callable[[RoundSpec, Sequence[float], Entropy], Report]
+MakeReport = Callable[[RoundSpec, Record, Entropy], Report]
 ChargeOf = Callable[[Mechanism], int]
 PerturbMany = Callable[[Mechanism, NDArray[np.int64], Entropy], NDArray[np.uint8]]
 
@@ -91,6 +92,16 @@ EXAMPLES: dict[str, Encoding] = {
 }
 OUTSIDE = ", records outside counted"
 COUNTING_EXAMPLES: dict[str, Encoding] = {LatticeEncoding.type: LatticeEncoding(1, 2)}  # with the mark, two numbers
+CATEGORIES = "shifted_grid with categories"
+CATEGORY_EXAMPLE = ShiftedGridEncoding(1, 2, 2, attributes=(Categorical("kind", ("a", "b"), use="cluster"),))
+PHASE_CATEGORIES = "phase with categories"
+PHASE_CATEGORY_EXAMPLE = PhaseEncoding(
+    ((512,), (700,)), 4, (Categorical("kind", ("a", "b", "c"), use="cluster"),), ((0,), (2,))
+)
+_WITH_CATEGORIES: dict[Encoding, str] = {CATEGORY_EXAMPLE: CATEGORIES, PHASE_CATEGORY_EXAMPLE: PHASE_CATEGORIES}
+_CATEGORY_RECORDS: tuple[Record, ...] = tuple(
+    {"x0": place, "kind": kind} for place, kind in ((0.0, "a"), (0.0, "b"), (0.6, "b"), (1.0, "a"))
+)
 _POINTS: dict[int, tuple[tuple[float, ...], ...]] = {
     1: ((0.0,), (0.3,), (0.6,), (1.0,)),
     2: ((0.0, 0.0), (0.1, 0.9), (0.55, 0.4), (0.9, 0.2), (1.0, 1.0)),
@@ -115,7 +126,7 @@ def device_reports(kind: type[Device] = Device) -> MakeReport:
     refusing = httpx.MockTransport(lambda _: httpx.Response(500))
     device = kind("http://service.example", "key", "ds", cap=32, store=MemoryStore(), transport=refusing)
 
-    def make_report(spec: RoundSpec, record: Sequence[float], entropy: Entropy) -> Report:
+    def make_report(spec: RoundSpec, record: Record, entropy: Entropy) -> Report:
         device._entropy = entropy
         memo = device._perturb(OpenRound("rnd", "rnd", None, None, keep_reports=False), spec, 0, record)
         return int(memo.slot or 0), bytes.fromhex(memo.value or "")
@@ -123,9 +134,10 @@ def device_reports(kind: type[Device] = Device) -> MakeReport:
     return make_report
 
 
-def bulk_report(spec: RoundSpec, record: Sequence[float], entropy: Entropy) -> Report:
+def bulk_report(spec: RoundSpec, record: Record, entropy: Entropy) -> Report:
     """Return the report of an array of one device."""
-    reports = perturb_records(spec, [record], entropy, draws=np.zeros(1, dtype=np.uint64))
+    one: Any = {name: [value] for name, value in record.items()} if isinstance(record, Mapping) else [record]
+    reports = perturb_records(spec, one, entropy, draws=np.zeros(1, dtype=np.uint64))
     return int(reports.slots[0]), reports.values[0].tobytes()
 
 
@@ -155,7 +167,7 @@ class Channel:
         )
 
 
-def enumerate_channel(make_report: MakeReport, spec: RoundSpec, points: Sequence[Sequence[float]]) -> Channel:
+def enumerate_channel(make_report: MakeReport, spec: RoundSpec, points: Sequence[Record]) -> Channel:
     """Return the distribution of the reports for each point."""
     channel = Channel()
     with lattice_coins(spec.mechanism):
@@ -170,7 +182,7 @@ def enumerate_channel(make_report: MakeReport, spec: RoundSpec, points: Sequence
 
 
 def _find_faults(
-    spec: RoundSpec, points: Sequence[Sequence[float]], device: Channel, bulk: Channel, charged: int, requested: int
+    spec: RoundSpec, points: Sequence[Record], device: Channel, bulk: Channel, charged: int, requested: int
 ) -> Iterator[str]:
     mechanism, n_slots = spec.mechanism, spec.encoding.n_slots
     ratio = device.largest_ratio()
@@ -201,7 +213,7 @@ def _find_faults(
         yield "`Mechanism.likelihood` computes another likelihood"
 
 
-def _matches_likelihood(spec: RoundSpec, points: Sequence[Sequence[float]], device: Channel) -> bool:
+def _matches_likelihood(spec: RoundSpec, points: Sequence[Record], device: Channel) -> bool:
     """Return whether likelihoods are proportional to the distributions over the points, within 1e-9."""
     mechanism = spec.mechanism
     for slot in range(spec.encoding.n_slots):
@@ -258,7 +270,8 @@ def check_channel(
         if faults:
             why = f"at epsilon {epsilon}: {faults[0]}"
             break
-    name = f"{kind} x {encoding.type}" + (OUTSIDE if counts_outside else "")
+    encoded = _WITH_CATEGORIES.get(encoding, encoding.type)
+    name = f"{kind} x {encoded}" + (OUTSIDE if counts_outside else "")
     return [Finding(name, claim, "exact", n_paths, charge_of_largest, largest_spent, not why, why)]
 
 
@@ -301,8 +314,11 @@ def list_rows() -> list[tuple[str, str]]:
     ]
 
 
-def select_points(spec: RoundSpec) -> tuple[tuple[float, ...], ...]:
+def select_points(spec: RoundSpec) -> tuple[Record, ...]:
     """Return the points of an example; fewer for local hashing and lattices, which have more paths."""
+    if spec.attributes:
+        beyond: Record = {"x0": 1.5, "kind": "b"}
+        return (*_CATEGORY_RECORDS, beyond) if spec.counts_outside else _CATEGORY_RECORDS
     points = _POINTS[spec.encoding.n_features]
     if spec.mechanism.form == "hash":
         points = points[:3]
@@ -310,6 +326,20 @@ def select_points(spec: RoundSpec) -> tuple[tuple[float, ...], ...]:
         points = (*points[:2], points[-1])
     outside = (*(0.5,) * (spec.encoding.n_features - 1), 1.5)  # in one feature of several
     return (*points, outside) if spec.counts_outside else points
+
+
+def list_category_rows() -> list[tuple[str, Encoding, bool]]:
+    """Return mechanisms with an encoding that has categories, and whether records outside are counted."""
+    grids = [("grr", False), ("grr", True), ("ss", False), ("oue", False), ("hr", False)]
+    waves = [("window", False), ("window", True), ("grr", False)]
+    return [
+        *((kind, CATEGORY_EXAMPLE, counts) for kind, counts in grids),
+        *((kind, PHASE_CATEGORY_EXAMPLE, counts) for kind, counts in waves),
+    ]
+
+
+def _check_category_row(row: tuple[str, Encoding, bool], setting: Setting) -> list[Finding]:
+    return check_channel(row[0], row[1], setting, counts_outside=row[2])
 
 
 def _check_row(row: tuple[str, str], setting: Setting) -> list[Finding]:
@@ -344,6 +374,13 @@ CHECKS: tuple[Check, ...] = (
     Check("mechanisms x encodings", check_completeness),
     *(Check(" x ".join(row), partial(_check_row, row)) for row in list_rows()),
     *(Check(" x ".join(row) + OUTSIDE, partial(_check_counting_row, row)) for row in list_counting_rows()),
+    *(
+        Check(
+            f"{kind} x {_WITH_CATEGORIES[encoding]}{OUTSIDE if counts else ''}",
+            partial(_check_category_row, (kind, encoding, counts)),
+        )
+        for kind, encoding, counts in list_category_rows()
+    ),
     *(
         Check(f"{kind} in arrays", partial(check_independence, kind, Mechanism.perturb_many))
         for kind in MECHANISMS

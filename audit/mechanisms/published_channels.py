@@ -15,10 +15,11 @@ import numpy as np
 
 from audit.checks.bounds import bound_exp
 from audit.mechanisms.symbolic_random import ExecutionPath, NotEnumerable
+from sfumato.device.checks import Record
 from sfumato.mechanisms import discrete_laplace, olh
 from sfumato.privacy.accounting import NANO
 from sfumato.records.described import own_symbol
-from sfumato.records.outside import outside_features
+from sfumato.records.outside import check_outside
 from sfumato.specs import (
     CentroidSignEncoding,
     DiscreteLaplaceMechanism,
@@ -108,10 +109,10 @@ def published_mixture(
     return mixture
 
 
-def equally_likely_symbols(spec: RoundSpec, point: Sequence[float], slot: int) -> list[Symbol]:
+def equally_likely_symbols(spec: RoundSpec, point: Record, slot: int) -> list[Symbol]:
     """Return the symbols of a point as docs/vectors.md defines them: one, except outside of the bounds."""
     encoding, mechanism = spec.encoding, spec.mechanism
-    if not (spec.counts_outside and outside_features(spec.features, point)):
+    if not (spec.counts_outside and check_outside(spec, point)):
         own = own_symbol(spec, point, slot)
         return [(*own, 0) if isinstance(own, tuple) and spec.counts_outside else own]
     if (noise := vector_noise(mechanism)) is not None:

@@ -13,7 +13,16 @@ from typing import Any, NamedTuple
 from audit.checks.bounds import distinguish
 from audit.checks.check import Check, Finding, Setting
 from audit.ledger.accounting import ChargedRound, cost_of_draw
-from audit.plans.cases import CASES, POPULATIONS, PlanCase, Points, find_border_pair, make_point_pairs, make_points
+from audit.plans.cases import (
+    CASES,
+    POPULATIONS,
+    PlanCase,
+    Points,
+    find_border_pair,
+    make_point_pairs,
+    make_points,
+    to_records,
+)
 from audit.plans.transcripts import sample_transcripts, score_transcripts
 from clustering.errors import TooFewReports
 from clustering.random import SeededEntropy
@@ -39,7 +48,7 @@ def run_plan(case: PlanCase, points: Points, entropy: SeededEntropy) -> list[Col
     draws, collected = entropy.words(len(points)), []
 
     def collect_round(spec: RoundSpec) -> Collected:
-        collected.append(collect(spec, points, entropy, draws))
+        collected.append(collect(spec, to_records(spec, points), entropy, draws))
         return collected[-1]
 
     with suppress(TooFewReports):  # the rounds until then are charged
@@ -57,11 +66,11 @@ def interval_costs(specs: Sequence[RoundSpec]) -> list[ChargedRound]:
 
 def check_transcripts(case: PlanCase, setting: Setting) -> list[Finding]:
     """Compare a lower bound on the privacy loss of transcripts of two points with the charge of the job."""
-    points = make_points("two clusters", case.n_devices, case.n_features, setting.seed)
+    points = make_points("two clusters", case.n_devices, case.n_columns, setting.seed)
     specs = [each.spec for each in run_plan(case, points, setting.entropy(f"{case.name}/run"))]
     charge = case.charge(interval_costs(specs)) / NANO
     n_rounds = "1 round" if len(specs) == 1 else f"{len(specs)} rounds"
-    pairs = make_point_pairs(case.n_features) | {"across a border": find_border_pair(specs)}
+    pairs = make_point_pairs(case.n_columns) | {"across a border": find_border_pair(specs)}
     findings = []
     for index, (name, pair) in enumerate(pairs.items()):
         n_first = min(setting.effort.trials(TRANSCRIPTS), MAX_TRANSCRIPTS)
@@ -103,7 +112,7 @@ def run_populations(case: PlanCase, setting: Setting) -> list[PlanRun]:
     runs = []
     for seed in range(setting.effort.trials(N_SEEDS)):
         for population, size in sizes:
-            points = make_points(population, size, case.n_features, setting.seed + seed)
+            points = make_points(population, size, case.n_columns, setting.seed + seed)
             entropy = setting.entropy(f"{case.name}/{population}/{size}/{seed}")
             runs.append(PlanRun(points, run_plan(case, points, entropy)))
     return runs

@@ -10,13 +10,9 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from audit.plans.cases import Points, Respond, RoundReports
+from audit.plans.cases import Points, Respond, RoundReports, own_symbols
 from sfumato.privacy.entropy import Entropy
-from sfumato.records.encodings import symbols
-from sfumato.specs import (
-    RoundSpec,
-    vector_noise,
-)
+from sfumato.specs import RoundSpec, vector_noise
 
 _CHUNK_SIZE = 1 << 17  # devices per array
 
@@ -85,14 +81,14 @@ def log_odds(spec: RoundSpec, reports: RoundReports, pair: tuple[Points, Points]
     """Return log P(value | slot, x) / P(value | slot, x'): ndarray of shape (n,)."""
     mechanism, encoding = spec.mechanism, spec.encoding
     every = np.arange(encoding.n_slots)
-    own, other = (symbols(encoding, np.tile(point, (encoding.n_slots, 1)), every) for point in pair)
+    own, other = (own_symbols(spec, np.tile(point, (encoding.n_slots, 1)), every) for point in pair)
     if (noise := vector_noise(mechanism)) is not None:
         vectors = noise.vectors_of(reports.values).astype(np.float64)
         farther = np.abs(vectors - other[0]).sum(axis=1) - np.abs(vectors - own[0]).sum(axis=1)
         return np.asarray(farther * noise.scale_denominator / noise.scale_numerator)
     supported, unsupported = mechanism.normalised_evidence()
     supports_own, supports_other = (
-        mechanism.supports(reports.values, own_symbols[reports.slots][:, None])[:, 0] for own_symbols in (own, other)
+        mechanism.supports(reports.values, each[reports.slots][:, None])[:, 0] for each in (own, other)
     )
     return np.asarray(
         np.log(supported / unsupported) * (supports_own.astype(np.float64) - supports_other), dtype=np.float64

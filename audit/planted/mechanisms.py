@@ -1,6 +1,6 @@
 """Broken mechanisms, each with a fault in one line."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from math import log
@@ -11,9 +11,13 @@ from numpy.typing import NDArray
 
 from audit.checks.check import Finding, Leak, Setting
 from audit.mechanisms.exact_channels import (
+    CATEGORIES,
+    CATEGORY_EXAMPLE,
     COUNTING_EXAMPLES,
     EXAMPLES,
     OUTSIDE,
+    PHASE_CATEGORIES,
+    PHASE_CATEGORY_EXAMPLE,
     MakeReport,
     Report,
     bulk_report,
@@ -40,6 +44,7 @@ from sfumato.specs import (
     OueMechanism,
     ProfileEncoding,
     RoundSpec,
+    ShiftedGridEncoding,
     Symbol,
 )
 
@@ -49,7 +54,7 @@ Perturb = Callable[[Mechanism, Symbol, Entropy], bytes]
 def perturbed_reports(perturb: Perturb) -> MakeReport:
     """Return a function that makes reports like a device, with this perturbation of the symbol."""
 
-    def make_report(spec: RoundSpec, record: Sequence[float], entropy: Entropy) -> Report:
+    def make_report(spec: RoundSpec, record: Record, entropy: Entropy) -> Report:
         slot = int(below(entropy, spec.encoding.n_slots))
         own = symbol(spec.encoding, scale(spec.features, record), slot)
         return slot, perturb(spec.mechanism, own, entropy)
@@ -107,7 +112,7 @@ def share_noise(mechanism: Mechanism, own: Symbol, entropy: Entropy) -> bytes:
     return b"".join(reached.to_bytes(mechanism.width, "little") for reached in sums)
 
 
-def keep_too_often_in_bulk(spec: RoundSpec, record: Sequence[float], entropy: Entropy) -> Report:
+def keep_too_often_in_bulk(spec: RoundSpec, record: Record, entropy: Entropy) -> Report:
     """Perturb arrays of devices with another threshold than a device."""
     epsilon_nano = spec.mechanism.epsilon_nano()
     other = mechanisms.design("grr", spec.mechanism.n_symbols, epsilon_nano * 13 // 10)
@@ -132,7 +137,7 @@ class ClampedSlotByRecord(Device):
         return replace(memo, slot=min(int(position * spec.encoding.n_slots), spec.encoding.n_slots - 1))
 
 
-def send_outside_unperturbed(spec: RoundSpec, record: Sequence[float], entropy: Entropy) -> Report:
+def send_outside_unperturbed(spec: RoundSpec, record: Record, entropy: Entropy) -> Report:
     """Send the symbol of a record outside of the bounds without noise."""
     slot = int(below(entropy, spec.encoding.n_slots))
     own = encode(spec, record, slot, entropy)
@@ -141,7 +146,7 @@ def send_outside_unperturbed(spec: RoundSpec, record: Sequence[float], entropy: 
     return slot, spec.mechanism.perturb(own, entropy)
 
 
-def halve_phase(spec: RoundSpec, record: Sequence[float], entropy: Entropy) -> Report:
+def halve_phase(spec: RoundSpec, record: Record, entropy: Entropy) -> Report:
     """Choose the phase of a record outside from half of the turn only, so that it is not uniform."""
     slot = int(below(entropy, spec.encoding.n_slots))
     own = encode(spec, record, slot, entropy)
@@ -150,7 +155,7 @@ def halve_phase(spec: RoundSpec, record: Sequence[float], entropy: Entropy) -> R
     return slot, spec.mechanism.perturb(own, entropy)
 
 
-def mark_beyond_features(spec: RoundSpec, record: Sequence[float], entropy: Entropy) -> Report:
+def mark_beyond_features(spec: RoundSpec, record: Record, entropy: Entropy) -> Report:
     """Mark the vector of a record outside without moving its features to the middle, so that it costs more."""
     own = cast(tuple[int, ...], encode(spec, record, 0, entropy))
     if outside_features(spec.features, record):
@@ -159,7 +164,7 @@ def mark_beyond_features(spec: RoundSpec, record: Sequence[float], entropy: Entr
     return 0, spec.mechanism.perturb(own, entropy)
 
 
-def choose_attribute(spec: RoundSpec, record: Sequence[float], entropy: Entropy) -> Report:
+def choose_attribute(spec: RoundSpec, record: Record, entropy: Entropy) -> Report:
     """Report the first attribute of a profile if its category is the first one, otherwise a uniform attribute."""
     slot = int(below(entropy, spec.encoding.n_slots))
     if read_record(spec, record)[1][0] == 0:
@@ -167,12 +172,28 @@ def choose_attribute(spec: RoundSpec, record: Sequence[float], entropy: Entropy)
     return slot, spec.mechanism.perturb(encode(spec, record, slot, entropy), entropy)
 
 
-def keep_cluster(spec: RoundSpec, record: Sequence[float], entropy: Entropy) -> Report:
+def keep_cluster(spec: RoundSpec, record: Record, entropy: Entropy) -> Report:
     """Perturb the category of a profile and send the cluster without noise."""
     slot, n_values = int(below(entropy, spec.encoding.n_slots)), cast(ProfileEncoding, spec.encoding).n_values
     own = cast(int, encode(spec, record, slot, entropy))
     sent = int.from_bytes(spec.mechanism.perturb(own, entropy), "little")
     return slot, (own // n_values * n_values + sent % n_values).to_bytes(1, "little")
+
+
+def keep_category(spec: RoundSpec, record: Record, entropy: Entropy) -> Report:
+    """Perturb the cell of a shifted grid and send the category without noise."""
+    slot, (n_values,) = int(below(entropy, spec.encoding.n_slots)), cast(ShiftedGridEncoding, spec.encoding).categories
+    own = cast(int, encode(spec, record, slot, entropy))
+    sent = int.from_bytes(spec.mechanism.perturb(own, entropy), "little")
+    return slot, (sent // n_values * n_values + own % n_values).to_bytes(1, "little")
+
+
+def choose_wave(spec: RoundSpec, record: Record, entropy: Entropy) -> Report:
+    """Report the last wave if the category is not the first one, otherwise a uniform wave."""
+    slot = int(below(entropy, spec.encoding.n_slots))
+    if read_record(spec, record)[1][0] > 0:
+        slot = spec.encoding.n_slots - 1
+    return slot, spec.mechanism.perturb(encode(spec, record, slot, entropy), entropy)
 
 
 def round_down(mechanism: Mechanism) -> int:
@@ -222,6 +243,16 @@ LEAKS: tuple[Leak, ...] = (
     Leak("slot derived from data", "grr x shifted_grid", _check_slot_by_record),
     Leak(
         "attribute chosen by its value", "ss x profile", partial(_check, "ss", "profile", make_report=choose_attribute)
+    ),
+    Leak(
+        "category without noise",
+        f"grr x {CATEGORIES}",
+        lambda setting: check_channel("grr", CATEGORY_EXAMPLE, setting, keep_category),
+    ),
+    Leak(
+        "wave chosen by category",
+        f"window x {PHASE_CATEGORIES}",
+        lambda setting: check_channel("window", PHASE_CATEGORY_EXAMPLE, setting, choose_wave),
     ),
     Leak("cluster without noise", "grr x profile", partial(_check, "grr", "profile", make_report=keep_cluster)),
     Leak(

@@ -19,7 +19,7 @@ from clustering.central.private_kmeans.algorithm import private_kmeans
 from clustering.edges import find_edge_share
 from clustering.poles import warn_of_poles
 from sfumato.errors import InvalidSpec
-from sfumato.forecast import check_attributes_of, check_over_records, resolve_central
+from sfumato.forecast import check_over_records, resolve_central
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.outside import edge_share_of_centres, with_edge_share
 from sfumato.records.encodings import scale_many, unscale_many
@@ -88,7 +88,7 @@ def run(params: CentralAlgorithm | Auto, features: tuple[Feature, ...], curator:
     kind, chosen = type(params), to_wire(params)
     if kind not in FUNCTIONS:
         raise InvalidSpec("unknown central algorithm")
-    check_attributes_of(params, attributes)
+    params.require_attributes(attributes)
     check_periodic(params, features)
     check_over_records(params, n_planned, curator.max_per_user)
     found = dict[str, Any]()

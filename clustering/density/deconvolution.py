@@ -66,26 +66,35 @@ def _half_turns(n_cells: int, is_circle: bool) -> NDArray[np.int64]:
     return (rows + 1) // 2 * 2 if is_circle else rows
 
 
-def blur(density: NDArray[np.float64], shifts: int, circles: Sequence[int] = ()) -> NDArray[np.float64]:
+def blur(
+    density: NDArray[np.float64], shifts: int, circles: Sequence[int] = (), *, has_categories: bool = False
+) -> NDArray[np.float64]:
     """Return T * f, T(Δ) = prod (1 - |Δ_i|/w)+: the coarse-cell mass around each fine cell, averaged over shifts.
 
-    `circles` are the axes of periodic features, where Δ is the shorter way.
+    `circles` are the axes of periodic features, where Δ is the shorter way. With `has_categories`, the last axis lists
+    categories, which have no neighbours.
     """
-    return along_axes(
-        density, [_triangles(n_cells, shifts, axis in circles) for axis, n_cells in enumerate(density.shape)]
-    )
+    n_features = density.ndim - has_categories
+    along = [_triangles(n_cells, shifts, axis in circles) for axis, n_cells in enumerate(density.shape[:n_features])]
+    return along_axes(density, along + [np.eye(n_cells) for n_cells in density.shape[n_features:]])
 
 
 def prior_deviations(
-    shape: tuple[int, ...], length_scale: float, amplitude: float, circles: Sequence[int] = ()
+    shape: tuple[int, ...],
+    length_scale: float,
+    amplitude: float,
+    circles: Sequence[int] = (),
+    *,
+    has_categories: bool = False,
 ) -> NDArray[np.float64]:
     """Return sqrt(S), the prior's standard deviation of each coefficient of the log density g.
 
     S ∝ exp(-½ (π j ℓ)²) per axis for a wave of j half turns, scaled so that a cell's sd(g) averages
-    `amplitude`. The waves are cosines, and sines and cosines of whole turns along `circles`.
+    `amplitude`. The waves are cosines, and sines and cosines of whole turns along `circles`. With `has_categories`, the
+    last axis lists categories, and the log densities of different categories are independent.
     """
     spectrum = np.ones(shape)
-    for axis, n_cells in enumerate(shape):
+    for axis, n_cells in enumerate(shape[: len(shape) - has_categories]):
         along = np.exp(-0.5 * (np.pi * _half_turns(n_cells, axis in circles) * length_scale) ** 2)
         spectrum *= along.reshape([-1 if a == axis else 1 for a in range(len(shape))])
     return np.asarray(amplitude * np.sqrt(spectrum * spectrum.size / spectrum.sum()), dtype=np.float64)
@@ -98,9 +107,15 @@ class Model:
     """
 
     def __init__(
-        self, shape: tuple[int, ...], length_scale: float, amplitude: float, circles: Sequence[int] = ()
+        self,
+        shape: tuple[int, ...],
+        length_scale: float,
+        amplitude: float,
+        circles: Sequence[int] = (),
+        *,
+        has_categories: bool = False,
     ) -> None:
-        deviations = prior_deviations(shape, length_scale, amplitude, circles)
+        deviations = prior_deviations(shape, length_scale, amplitude, circles, has_categories=has_categories)
         active = np.nonzero(deviations > _NEGLIGIBLE * deviations.max())
         self.deviations = deviations[active]
         self.circles = tuple(circles)
@@ -161,7 +176,7 @@ class SmoothedField:
 
     Attributes
     ----------
-    observed : ndarray of shape (fine_cells,) * n_features
+    observed : ndarray of shape (fine_cells,) * n_features, then categories
         F, including negative values; one to three features.
     shifts : int
         w, the half width of T.
@@ -169,22 +184,25 @@ class SmoothedField:
         N / (v + .02).
     circles : tuple of int
         Axes of periodic features.
+    has_categories : bool
+        Whether the last axis lists categories.
     """
 
     observed: NDArray[np.float64]
     shifts: int
     precision: float
     circles: tuple[int, ...] = ()
+    has_categories: bool = False
 
     def loss(self, f: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         """Return the value at f and its gradient."""
-        blurred = blur(f, self.shifts, self.circles)
+        blurred = blur(f, self.shifts, self.circles, has_categories=self.has_categories)
         value = self.precision * (f * (0.5 * blurred - self.observed)).sum()
         return float(value), self.precision * (blurred - self.observed)
 
     def information(self, f: NDArray[np.float64], change: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG002
         """Return precision * T * change."""
-        return self.precision * blur(change, self.shifts, self.circles)
+        return self.precision * blur(change, self.shifts, self.circles, has_categories=self.has_categories)
 
 
 class NoisyCounts:
@@ -291,6 +309,7 @@ def fit_log_density(
     length_scale: float,
     amplitude: float,
     circles: Sequence[int] = (),
+    has_categories: bool = False,
     steps: int = STEPS,
     start: NDArray[np.float64] | None = None,
 ) -> Deconvolution:
@@ -308,6 +327,8 @@ def fit_log_density(
         ℓ and A of the prior.
     circles : sequence of int
         Axes of periodic features.
+    has_categories : bool
+        Whether the last axis lists categories.
     steps : int
         Maximum number of L-BFGS steps.
     start : ndarray of this shape, optional
@@ -317,7 +338,7 @@ def fit_log_density(
     -------
     Deconvolution
     """
-    model = Model(shape, length_scale, amplitude, circles)
+    model = Model(shape, length_scale, amplitude, circles, has_categories=has_categories)
 
     def loss(u: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         f = model.density(u)
@@ -342,17 +363,19 @@ def deconvolve(
     length_scale: float,
     amplitude: float,
     circles: tuple[int, ...] = (),
+    has_categories: bool = False,
     steps: int = STEPS,
     start: NDArray[np.float64] | None = None,
 ) -> Deconvolution:
     """Return the most probable density for a `SmoothedField`; see `fit_log_density`."""
-    likelihood = SmoothedField(observed, shifts, precision, circles)
+    likelihood = SmoothedField(observed, shifts, precision, circles, has_categories)
     return fit_log_density(
         likelihood,
         observed.shape,
         length_scale=length_scale,
         amplitude=amplitude,
         circles=circles,
+        has_categories=has_categories,
         steps=steps,
         start=start,
     )

@@ -10,7 +10,9 @@ from scipy.ndimage import distance_transform_edt, generate_binary_structure, lab
 from sfumato.model.cluster_model import ClusterModel, PrivacyStatus
 from sfumato.model.precision import ExpectedAgreement, Verdict
 from sfumato.records.encodings import unscale_errors, unscale_many
+from sfumato.records.mixed import expand_features
 from sfumato.specs import Feature, circles_of
+from sfumato.specs.attributes import Categorical
 
 UNLABELLED = -1
 UNMEASURED = "The agreement of this method with another run was not measured."
@@ -116,14 +118,15 @@ def label_map_model(
     verdict: Verdict | None = None,
     expected_agreement: ExpectedAgreement | None = None,
     reason: str = UNMEASURED,
+    attributes: tuple[Categorical, ...] = (),
 ) -> ClusterModel:
     """Return the model of a fully labelled grid, with sizes and centres from the density.
 
     Parameters
     ----------
     features : tuple of Feature
-    labels : ndarray of shape (cells,) * n_features
-        0 .. n-1, each at least once.
+    labels : ndarray of shape (cells,) * n_features, then the categories of each attribute
+        0 .. n-1, each at least once, and in one category only.
     density : ndarray of the same shape
         Non-negative, sums to one.
     size_errors : ndarray of shape (n,)
@@ -136,29 +139,47 @@ def label_map_model(
     expected_agreement : ExpectedAgreement, optional
     reason : str
         Sentences that the verdict follows from.
+    attributes : tuple of Categorical
+        At most one attribute by which the job clustered.
 
     Returns
     -------
     ClusterModel
     """
     sizes = region_totals(labels, density)
-    centroids = unscale_many(features, centres_of(labels, density, circles_of(features)))
+    centres = centres_of(labels, density, circles_of(features))[:, : len(features)]
+    centroids = unscale_many(features, centres)
+    centroid_errors = unscale_errors(features, centroids, centre_errors)
+    if attributes:
+        shares = _own_categories(labels, len(sizes))
+        centroids = np.concatenate([centroids, shares], axis=1)
+        centroid_errors = np.concatenate([centroid_errors, np.zeros(shares.shape)], axis=1)
     return ClusterModel(
         type="label_map",
-        features=features,
+        features=expand_features(features, attributes),
         sizes=sizes / sizes.sum(),
         size_errors=size_errors,
         centroids=centroids,
-        centroid_errors=unscale_errors(features, centroids, centre_errors),
+        centroid_errors=centroid_errors,
         label_map=labels,
         density=density,
         verdict=verdict or Verdict.unmeasured(is_low=diagnostics.get("low_confidence", True)),
         verdict_reason=reason,
         expected_agreement=expected_agreement,
+        attributes=attributes,
         diagnostics=diagnostics,
         warnings=(*warnings, *describe_convergence(diagnostics)),
         privacy=PRIVACY,
     )
+
+
+def _own_categories(labels: NDArray[np.int64], n_regions: int) -> NDArray[np.float64]:
+    """Return the share of each category, the last axis of the labels, in each region: 1 for its own, 0 for others."""
+    n_categories = labels.shape[-1]
+    pairs = np.unique(labels.reshape(-1, n_categories) * n_categories + np.arange(n_categories))
+    shares = np.zeros((n_regions, n_categories))
+    shares[pairs // n_categories, pairs % n_categories] = 1.0
+    return shares
 
 
 def describe_agreement(agreement: ExpectedAgreement) -> str:

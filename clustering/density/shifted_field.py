@@ -22,24 +22,27 @@ def field(encoding: ShiftedGridEncoding, decoder: Decoder, tally: Tally) -> NDAr
 
     Returns
     -------
-    ndarray of shape (fine_cells,) * n_features, float64
+    ndarray of the encoding's fine shape, float64
+        Along the last axis, the categories of its attribute, if it has one.
     """
     frequencies = decoder.frequencies(tally)
     weights = tally.reports / max(tally.n_reports, 1)
-    total = np.zeros((encoding.fine_cells,) * encoding.n_features)
+    total = np.zeros(encoding.fine_shape)
     for slot in range(encoding.n_slots):
         total += weights[slot] * frequencies[slot][coarse_symbols(encoding, slot)]
     return total
 
 
 def coarse_symbols(encoding: ShiftedGridEncoding, slot: int) -> NDArray[np.int64]:
-    """Return the symbol of each fine cell in a slot: int64 of shape (fine_cells,) * n_features."""
+    """Return the symbol of each fine cell, and of each category, in a slot: int64 of the encoding's fine shape."""
     fine = np.arange(encoding.fine_cells, dtype=np.int64)
     base = encoding.symbols_along
     along = [(fine + shift) // encoding.shifts % n for shift, n in zip(shift_of(encoding, slot), base, strict=True)]
     index = np.zeros((1,) * encoding.n_features, dtype=np.int64)
     for part, n_coarse in zip(np.ix_(*along), base, strict=True):
         index = index * n_coarse + part
+    for n_categories in encoding.categories:
+        index = index[..., None] * n_categories + np.arange(n_categories)
     return index
 
 
@@ -64,7 +67,7 @@ def size_errors(
     encoding : ShiftedGridEncoding
     decoder : Decoder
     tally : Tally
-    labels : ndarray of shape (fine_cells,) * n_features, int64
+    labels : ndarray of the encoding's fine shape, int64
         0 .. n-1.
     density : ndarray of the same shape
         Sums to one.
@@ -107,7 +110,7 @@ def centre_errors(
     The derivative of a centre c = sum x f / sum f over region A is sum (x - c) / S f, a weighted
     sum like a share (`size_errors`). `RegionGeometry` has the derivative along a circle. The error combines the
     mechanism's variance, the misfit of density and reports, sampling of devices, and the unknown position within a fine
-    cell. It is at most the region's width.
+    cell. It is at most the region's width. A category is no coordinate.
 
     Returns
     -------
@@ -131,4 +134,4 @@ def centre_errors(
             totals = np.bincount(region, weights=b)
             variance[:, axis] += share * decoder.spread_variance * (squares - totals**2 / k).clip(0) / tally.n_reports
             misfit[:, axis] += share * np.bincount(region, weights=b * residual[symbol])
-    return places.errors(variance + misfit**2, tally.n_reports)
+    return places.errors(variance + misfit**2, tally.n_reports)[:, :n_features]

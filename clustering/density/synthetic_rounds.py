@@ -157,7 +157,7 @@ def symbol_shares(encoding: Encoding, density: NDArray[np.float64]) -> NDArray[n
         The encoding has no cells.
     """
     if isinstance(encoding, ShiftedGridEncoding):
-        fine = resample(density, (encoding.fine_cells,) * encoding.n_features).ravel()
+        fine = resample(density, encoding.fine_shape).ravel()
         by_slot = [coarse_symbols(encoding, slot).ravel() for slot in range(encoding.n_slots)]
         return np.stack([_shares(np.bincount(s, weights=fine, minlength=encoding.n_symbols)) for s in by_slot])
     if isinstance(encoding, GridEncoding):

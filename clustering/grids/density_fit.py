@@ -1,6 +1,7 @@
 """Fits of a density to a round of shifted grids, and its bumps.
 
-Refits repeat the same fit for other tallies of the round, and under other priors.
+Refits repeat the same fit for other tallies of the round, and under other priors. In a round with an attribute, one fit
+over all cells and categories estimates the shares of the categories. The density of each category is then fitted alone.
 """
 
 from dataclasses import dataclass, replace
@@ -22,8 +23,24 @@ SELECTED_SIGNAL = sinh(1.99) ** 2  # signal of a report at epsilon 4, from which
 
 
 @dataclass(frozen=True)
+class Category:
+    """A category of a round's attribute.
+
+    Attributes
+    ----------
+    place : int
+        Index among the categories.
+    share : float
+        Estimated share of the people, positive.
+    """
+
+    place: int
+    share: float
+
+
+@dataclass(frozen=True)
 class DensityFit(BumpFit):
-    """The density fitted to a round.
+    """The density fitted to a round, or to the people of one category of its attribute.
 
     Attributes
     ----------
@@ -32,11 +49,13 @@ class DensityFit(BumpFit):
     encoding : ShiftedGridEncoding
         Encoding of the round.
     collected : Collected
+    category : Category or None
     """
 
     params: SeriesAlgorithm
     encoding: ShiftedGridEncoding
     collected: Collected
+    category: Category | None = None
 
     @property
     def clusters(self) -> int | None:
@@ -50,8 +69,11 @@ class DensityFit(BumpFit):
         return self.params.length_scale is None and signal >= SELECTED_SIGNAL
 
     def redraw(self, density: NDArray[np.float64], throw: int) -> Deconvolution:
-        """Return the fit to a synthetic round, starting from `density`."""
-        population = SyntheticPopulation(density, (self.collected.tally.n_reports,), throw)
+        """Return the fit to a synthetic round, starting from `density`.
+
+        People of other categories are even over their cells, because the noise of a cell does not depend on them.
+        """
+        population = SyntheticPopulation(self._among_all(density), (self.collected.tally.n_reports,), throw)
         return self._refit(population.collect(self.collected.spec, 0, throw), self.length_scale, density)
 
     def halve(self) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -64,16 +86,43 @@ class DensityFit(BumpFit):
         fitted = self._refit(self.collected, length_scale, self.density)
         return replace(self, fitted=fitted, length_scale=length_scale)
 
+    def _among_all(self, density: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return the density of all people, from that of the category."""
+        if self.category is None:
+            return density
+        shape = self.encoding.fine_shape
+        others = (1 - self.category.share) / (prod(shape) - density.size)
+        everyone = np.full(shape, others)
+        everyone[..., self.category.place] = self.category.share * density
+        return everyone
+
     def _refit(self, collected: Collected, length_scale: float, start: NDArray[np.float64]) -> Deconvolution:
-        return _fit(self.params, self.encoding, collected, length_scale, start)
+        return _fit(self.params, self.encoding, collected, length_scale, start, self.category)
 
 
 def fit_density(params: SeriesAlgorithm, encoding: ShiftedGridEncoding, collected: Collected) -> DensityFit:
-    """Fit the density of a round over a shifted grid. ℓ follows from the effective reports unless it is given."""
-    n_eff = collected.tally.n_reports * decoder(collected.spec.mechanism).signal
-    length_scale = params.length_scale or shifted_grid_length_scale(encoding.n_features, n_eff)
+    """Fit the density of a round over a shifted grid. ℓ follows from the effective reports unless it is given.
+
+    With an attribute, the density is that over the cells and the categories.
+    """
+    length_scale = _length_scale(params, encoding, collected, 1 / prod(encoding.categories))
     fitted = _fit(params, encoding, collected, length_scale, None)
     return DensityFit(fitted, length_scale, params, encoding, collected)
+
+
+def fit_category(whole: DensityFit, category: Category) -> DensityFit:
+    """Fit the density of the people of one category, starting from the density of the whole round."""
+    params, encoding, collected = whole.params, whole.encoding, whole.collected
+    length_scale = _length_scale(params, encoding, collected, category.share)
+    start = whole.density[..., category.place]
+    fitted = _fit(params, encoding, collected, length_scale, start / start.sum(), category)
+    return DensityFit(fitted, length_scale, params, encoding, collected, category)
+
+
+def _length_scale(params: SeriesAlgorithm, encoding: ShiftedGridEncoding, collected: Collected, share: float) -> float:
+    """Return ℓ for the people of a category with this share; their noise is that of all reports."""
+    n_eff = collected.tally.n_reports * decoder(collected.spec.mechanism).signal * share**2
+    return params.length_scale or shifted_grid_length_scale(encoding.n_features, n_eff)
 
 
 def _fit(
@@ -82,16 +131,24 @@ def _fit(
     collected: Collected,
     length_scale: float,
     start: NDArray[np.float64] | None,
+    category: Category | None = None,
 ) -> Deconvolution:
+    """Return the fit to the field F of a round, or to F / s for the people of a category with the share s.
+
+    The variance of F / s is (v + .02 s) / (N s²).
+    """
     reading = decoder(collected.spec.mechanism)
-    observed = field(encoding, reading, collected.tally)
+    observed, share = field(encoding, reading, collected.tally), 1.0
+    if category is not None:
+        observed, share = observed[..., category.place] / category.share, category.share
     return deconvolve(
         observed,
         shifts=encoding.shifts,
-        precision=collected.tally.n_reports / (reading.zero_variance + SAMPLING_VARIANCE),
+        precision=collected.tally.n_reports * share**2 / (reading.zero_variance + SAMPLING_VARIANCE * share),
         length_scale=length_scale,
         amplitude=params.amplitude,
         circles=encoding.circles,
+        has_categories=category is None and bool(encoding.attributes),
         steps=fit_steps(prod(observed.shape), warm=start is not None),
         start=start,
     )

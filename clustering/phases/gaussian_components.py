@@ -30,11 +30,9 @@ def characteristic_of(sketch: Sketch) -> Characteristic:
     Harmonics of a wave are orthogonal over uniform phases, hence nearly uncorrelated. The
     harmonic q = L/2 is omitted, because it determines only the real part.
     """
-    n_phases = sketch.counts.shape[1]
+    read = clear_harmonics(sketch)
     n_reports = sketch.counts.sum(axis=1)
     strengths = np.abs(sketch.harmonics) ** 2
-    most = max(1, min(MOST_HARMONICS, MOST_FREQUENCIES // max(len(n_reports), 1)))
-    read = [q for q in range(1, most + 1) if 2 * q < n_phases and strengths[q - 1] >= CLEAR * strengths[0]]
     values = [
         (sketch.counts @ (sketch.cosines[q - 1] + 1j * sketch.sines[q - 1]))
         / n_reports
@@ -46,6 +44,14 @@ def characteristic_of(sketch: Sketch) -> Characteristic:
         np.concatenate(values),
         np.concatenate([n_reports * strengths[q - 1] for q in read]),
     )
+
+
+def clear_harmonics(sketch: Sketch) -> list[int]:
+    """Return the harmonics of a sketch that are clear, ascending."""
+    n_waves, n_phases = sketch.counts.shape
+    strengths = np.abs(sketch.harmonics) ** 2
+    most = max(1, min(MOST_HARMONICS, MOST_FREQUENCIES // max(n_waves, 1)))
+    return [q for q in range(1, most + 1) if 2 * q < n_phases and strengths[q - 1] >= CLEAR * strengths[0]]
 
 
 # Levenberg-Marquardt constants, with the meaning of `clustering.phases.mixture_fit`.

@@ -1,20 +1,16 @@
-"""Initial mixtures of a sketch and the number of clusters: greedy placement, swaps, and BIC."""
+"""Starts of round clusters in a sketch: greedy placement, and clusters moved to the peak of the residual."""
 
-from math import log, sqrt
+from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clustering.kernels.phases import agreement, ascend
-from clustering.phases.mixture_fit import Fitted, Limits, Mixture, Sketch, climb, raise_to_floor
+from clustering.phases import cluster_search
+from clustering.phases.cluster_search import CountedFit, count_clusters, search_clusters
+from clustering.phases.mixture_fit import STEPS, Fitted, Limits, Mixture, Sketch, climb, raise_to_floor
 from clustering.random import PublicWords
-
-# One greedy start per width, then swaps while they improve the fit. (Two starts per width and at most
-# two swaps take longer, and miss the optimum in ten of twelve hard cases instead of seven.)
-START_STEPS = 10  # steps of the fit from each start
-SWAP_PASSES = 3
-SWAP_GAIN = 0.5  # least gain in negative log likelihood; an unfinished fit can gain less
 
 # A cluster is searched among so many places. The best ascend, first on a coarse scale.
 PLACES = 256
@@ -24,101 +20,55 @@ CLIMB_STEPS = 20
 COARSE_STRIDE, FINE_STRIDE, STRIDE_DECAY = 0.08, 0.03, 0.88
 FAINT_WAVE = 1e-3  # ignore waves that a cluster's width damps below this share
 
-MAX_COUNTED = 16  # most clusters if their number is not given
-PATIENCE = 2  # numbers of clusters on either side of the best that must be worse
-CLOSE = 0.5  # excess of the criterion up to which a number of clusters is in the interval, in costs of a cluster
-FEW_FEATURES = 4  # largest number of features with the whole cost of BIC
-NOISE_COST = 4.4  # largest cost of a parameter with more features; noise alone gains up to it
 
+class RoundClusters(NamedTuple):
+    """Fits of round clusters to a sketch, see `ClusterFits`."""
 
-class CountedFit(NamedTuple):
-    """Result if the number of clusters is not given."""
+    sketch: Sketch
+    limits: Limits
+    words: PublicWords
 
-    fitted: Fitted
-    criteria: dict[int, float]  # BIC by number of clusters, of the numbers that were compared; the least is selected
-    lower: int  # least and greatest number with a BIC close to the least
-    upper: int
-    gains: tuple[float, float] | None  # log likelihood over BIC penalty: mean after the first cluster, and the last one
+    @property
+    def start_widths(self) -> tuple[float, ...]:
+        """Return the widths of greedy starts."""
+        return self.limits.start_widths
+
+    @property
+    def n_parameters(self) -> int:
+        """Return the number of parameters of a cluster: its centre, share and width."""
+        return self.sketch.n_features + 2
+
+    def place(self, n_clusters: int, width: float, below: Fitted | None, n_steps: int | None) -> Fitted:
+        """Return the better fit of greedy clusters of a width, and those of a fit `below` plus a cluster."""
+        starts = [greedy(self.sketch, n_clusters, width, self.limits, self.words)]
+        if below is not None:
+            starts.append(_add_cluster(self.sketch, below.mixture, self.limits, self.words))
+        fits = [climb(self.sketch, start, self.limits, n_steps or STEPS) for start in starts]
+        return min(fits, key=lambda fitted: fitted.nll)
+
+    def move(self, fitted: Fitted, left_out: int, n_steps: int) -> Fitted:
+        """Return the fit from a start with one cluster moved to the peak of the others' residual."""
+        start = _move_cluster(self.sketch, fitted.mixture, left_out, self.limits, self.words)
+        return climb(self.sketch, start, self.limits, n_steps)
+
+    def climb(self, fitted: Fitted) -> Fitted:
+        """Return the fit after all steps."""
+        return climb(self.sketch, fitted.mixture, self.limits)
 
 
 def search(sketch: Sketch, n_clusters: int, limits: Limits, words: PublicWords) -> Fitted:
-    """Return the best fit of a number of clusters, from greedy starts of several widths and swaps."""
-    starts = [
-        climb(sketch, greedy(sketch, n_clusters, width, limits, words), limits, START_STEPS)
-        for width in limits.start_widths
-    ]
-    best = min(starts, key=lambda fitted: fitted.nll)
-    return climb(sketch, swap_clusters(sketch, best, limits, words).mixture, limits)
+    """Return the best fit of a number of round clusters."""
+    return search_clusters(RoundClusters(sketch, limits, words), n_clusters)
 
 
 def swap_clusters(sketch: Sketch, best: Fitted, limits: Limits, words: PublicWords) -> Fitted:
-    """Move each cluster in turn to the peak of the residual, and keep the move if the fit improves."""
-    n_clusters = len(best.mixture.shares)
-    n_in_vain = 0
-    for attempt in range(SWAP_PASSES * n_clusters):
-        left_out = attempt % n_clusters
-        tried = climb(sketch, _move_cluster(sketch, best.mixture, left_out, limits, words), limits, START_STEPS)
-        if tried.nll < best.nll - SWAP_GAIN:
-            best, n_in_vain = tried, 0
-        else:
-            n_in_vain += 1
-        if n_in_vain == n_clusters:
-            break
-    return best
+    """Return the fit after moves of single clusters that improve it."""
+    return cluster_search.swap_clusters(RoundClusters(sketch, limits, words), best)
 
 
-def count(sketch: Sketch, n_reports: int, n_supported: int, limits: Limits, words: PublicWords) -> CountedFit:
-    """Return the number of clusters with the least 2 NLL + C (d + 2) a, up to 16, and their fit.
-
-    a is ln N as in the BIC, and at most 4.4 with more than four features. There reports have little information about
-    each of many clusters, so a penalty that depends on their number alone exceeds what a clear cluster gains.
-
-    One cluster and the supported number are compared first, because in many features each single cluster of
-    many gains less than its cost. Neighbours of the better number follow, until `PATIENCE` numbers on both
-    sides are worse. Each number starts from a greedy start, and from the fit of the number below plus a
-    cluster. The selected number gets a full `search`.
-
-    Parameters
-    ----------
-    sketch : Sketch
-    n_reports : int
-    n_supported : int
-        Number of clusters that the reports support, at least 1.
-    limits : Limits
-    words : PublicWords
-    """
-    cost = cluster_cost(sketch.n_features, n_reports)
-    middle = sorted(limits.start_widths)[len(limits.start_widths) // 2]
-    fits: dict[int, Fitted] = {}
-    criteria: dict[int, float] = {}
-    waiting = [1, min(n_supported, MAX_COUNTED)]
-    while waiting:
-        n_clusters = waiting.pop(0)
-        if n_clusters not in fits:
-            starts = [greedy(sketch, n_clusters, middle, limits, words)]
-            if n_clusters - 1 in fits:
-                starts.append(_add_cluster(sketch, fits[n_clusters - 1].mixture, limits, words))
-            fits[n_clusters] = min((climb(sketch, start, limits) for start in starts), key=lambda fitted: fitted.nll)
-            criteria[n_clusters] = 2 * fits[n_clusters].nll + n_clusters * cost
-        if not waiting:
-            best = min(criteria, key=criteria.__getitem__)
-            near = [best + step for distance in range(1, PATIENCE + 1) for step in (distance, -distance)]
-            waiting = [number for number in near if 1 <= number <= MAX_COUNTED and number not in fits][:1]
-    full = min((fits[best], search(sketch, best, limits, words)), key=lambda fitted: fitted.nll)
-    criteria[best] = 2 * full.nll + best * cost
-    close = [number for number in criteria if criteria[number] <= criteria[best] + CLOSE * cost]
-    gains = None
-    if best > 1:  # the numbers beside the best one were compared
-        of_bic = (sketch.n_features + 2) * log(max(n_reports, 3))
-        mean, last = (((criteria[best - n] - criteria[best]) / n + cost) / of_bic for n in (best - 1, 1))
-        gains = mean, last
-    return CountedFit(full, dict(sorted(criteria.items())), min(close), max(close), gains)
-
-
-def cluster_cost(n_features: int, n_reports: int) -> float:
-    """Return the cost of a cluster in the criterion of `count`."""
-    of_parameter = log(max(n_reports, 3))
-    return (n_features + 2) * (of_parameter if n_features <= FEW_FEATURES else min(of_parameter, NOISE_COST))
+def count(sketch: Sketch, n_reports: int, n_supported: int, limits: Limits, words: PublicWords) -> CountedFit[Fitted]:
+    """Return the number of round clusters and their fit."""
+    return count_clusters(RoundClusters(sketch, limits, words), n_reports, n_supported)
 
 
 # ---- placement of clusters ----

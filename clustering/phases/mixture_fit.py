@@ -44,6 +44,10 @@ class Sketch(NamedTuple):
         """Return the number of features d."""
         return int(self.omegas.shape[1])
 
+    def select(self, waves: NDArray[np.bool_]) -> "Sketch":
+        """Return the sketch of some waves."""
+        return self._replace(omegas=self.omegas[waves], counts=self.counts[waves])
+
 
 class Mixture(NamedTuple):
     """A mixture of round normal clusters."""
@@ -51,6 +55,10 @@ class Mixture(NamedTuple):
     centres: NDArray[np.float64]  # (C, d), around [0, 1]
     shares: NDArray[np.float64]  # (C,), sum one
     widths: NDArray[np.float64]  # (C,), standard deviation in every direction
+
+    def take(self, kept: NDArray[np.int64]) -> "Mixture":
+        """Return the mixture of some clusters, in their order."""
+        return Mixture(*(part[kept] for part in self))
 
 
 class Limits(NamedTuple):
@@ -80,6 +88,11 @@ class Fitted(NamedTuple):
     mixture: Mixture
     nll: float  # negative log likelihood relative to uniform phases, in nats
     converged: bool
+
+    @property
+    def n_clusters(self) -> int:
+        """Return the number of clusters."""
+        return len(self.mixture.shares)
 
     @property
     def diagnostics(self) -> dict[str, float | bool]:

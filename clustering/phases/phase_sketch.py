@@ -6,8 +6,11 @@ from functools import reduce
 from operator import add
 from typing import Any
 
+import numpy as np
+
 from clustering.centroids.centroid_statistics import estimate_round_statistics, to_lattice
 from clustering.errors import TooFewReports, UnfitRound
+from clustering.phases.category_result import fit_categories
 from clustering.phases.initialisation import count, search
 from clustering.phases.mixture_fit import sketch_of
 from clustering.phases.model_selection import (
@@ -38,12 +41,20 @@ from sfumato.specs import (
     PhaseSketch,
     circles_of,
 )
+from sfumato.specs.attributes import Categorical
 
 DENSITY_LENGTHS = 3.0, 20.0  # least and greatest |omega| of waves that estimate the density
 
 
-def phase_sketch(params: PhaseSketch, features: tuple[Feature, ...], expected_reports: int) -> Plan:
+def phase_sketch(
+    params: PhaseSketch,
+    features: tuple[Feature, ...],
+    expected_reports: int,
+    attributes: tuple[Categorical, ...] = (),
+) -> Plan:
     """Return the plan: phases of all devices and `fit`, or phases of some devices and `_refine` with the others.
+
+    With attributes, it is phases of all devices.
 
     Parameters
     ----------
@@ -51,9 +62,13 @@ def phase_sketch(params: PhaseSketch, features: tuple[Feature, ...], expected_re
     features : tuple of Feature
     expected_reports : int
         Determines the shares of the rounds.
+    attributes : tuple of Categorical
+        Attributes by which the job clusters.
 
     Raises
     ------
+    InvalidSpec
+        There are too many categories for the waves and the clusters.
     TooFewReports
         The first round has no reports.
     UnfitRound
@@ -61,9 +76,10 @@ def phase_sketch(params: PhaseSketch, features: tuple[Feature, ...], expected_re
     """
     d, circles = len(features), circles_of(features)
     params = params.on_circles() if circles else params
-    first, *later = planned_rounds(params, d, expected_reports, circles)
+    params = replace(params, refine="none") if attributes else params
+    first, *later = planned_rounds(params, d, expected_reports, circles, attributes)
     lengths = DENSITY_LENGTHS if needs_density(params, d, expected_reports) else None
-    waves = waves_for(d, params.clusters, params.slots, first.epsilon_nano, params.seed, lengths, circles)
+    waves = waves_for(d, params.clusters, params.slots, first.epsilon_nano, params.seed, lengths, circles, attributes)
     collected = yield first.spec(features, waves)
     if not later or params.clusters is None:
         return fit(params, collected)
@@ -138,6 +154,7 @@ def _read_phases(params: PhaseSketch, phases: Sequence[Collected], n_all_reports
     tally: Tally = reduce(add, (each.tally for each in phases))
     if tally.n_reports == 0:
         raise TooFewReports(n_reports=0, n_needed=1)
+    answered = tally.reports > 0
     return PhaseData(
         features=first.features,
         sketch=sketch_of(first.encoding, first.mechanism, tally),
@@ -147,6 +164,8 @@ def _read_phases(params: PhaseSketch, phases: Sequence[Collected], n_all_reports
         n_reports=tally.n_reports,
         n_all_reports=n_all_reports,
         may_clip=all(each.may_clip for each in phases),
+        attributes=first.encoding.attributes,
+        characters=np.array(first.encoding.characters, dtype=np.int64).reshape(len(answered), -1)[answered],
     )
 
 
@@ -157,7 +176,7 @@ def fit(params: PhaseSketch, collected: Collected) -> ClusterModel:
     -------
     ClusterModel
         Centroids, clusters by descending share, with standard errors from the Fisher
-        information. Diagnostics:
+        information. With attributes, shares of their categories follow the coordinates. Diagnostics:
 
         - n_reports; n_eff: N tanh^2(eps/2).
         - reports_needed: for this number of features and clusters.
@@ -180,6 +199,8 @@ def fit(params: PhaseSketch, collected: Collected) -> ClusterModel:
         The round has no phases, or carries no information.
     """
     data = _read_phases(params, [collected], collected.tally.n_reports)
+    if data.attributes:
+        return fit_categories(data, params.seed)
     words = PublicWords(params.seed)
     if params.clusters is None:
         n_supported = supported_clusters(data.sketch.n_features, data.n_reports * data.contrast**2)

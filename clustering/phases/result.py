@@ -3,32 +3,35 @@
 from collections.abc import Mapping, Sequence
 from fractions import Fraction
 from math import ceil, sqrt
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypedDict
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clustering.centroids.expected_ratio import expected_ratio
-from clustering.centroids.partition_agreement import Population
+from clustering.centroids.partition_agreement import PartitionAgreement, Population
 from clustering.centroids.verdict import ALONE, BAD_LOSS, Ground, few, ground, rate
 from clustering.circles import Circles
 from clustering.density.label_map import PRIVACY, describe_convergence
+from clustering.phases.cluster_search import MAX_COUNTED, CountedFit
 from clustering.phases.edges import edge_share_of_phases
 from clustering.phases.gaussian_components import Components, round_shape
 from clustering.phases.halves import agreement_of_halves
 from clustering.phases.incremental_mixture import PARTICLES
-from clustering.phases.initialisation import MAX_COUNTED, CountedFit, search
+from clustering.phases.initialisation import search
 from clustering.phases.mixture_fit import Fitted, Limits, Mixture, Sketch, least_share, standard_errors
 from clustering.phases.particles import CentroidState, predict_cells, sample_components
 from clustering.random import PublicWords
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.memberships import GaussianMixtureMemberships
-from sfumato.model.outside import with_edge_share
-from sfumato.model.precision import Verdict
+from sfumato.model.outside import EdgeShare, with_edge_share
+from sfumato.model.precision import ExpectedLoss, Verdict
 from sfumato.records.encodings import unscale_errors, unscale_many
-from sfumato.sizing.centroids import FEW_CLUSTERS, sketched_reports
+from sfumato.records.mixed import expand_features
+from sfumato.sizing.centroids import FEW_CLUSTERS, category_price, sketched_reports
 from sfumato.sizing.rounds import MAX_JSON_INT
 from sfumato.specs import Feature, Mechanism
+from sfumato.specs.attributes import Categorical
 
 CLEAR_GAIN = 3.0  # least gains of a reliable number of clusters
 LITTLE_GAIN = 1.4  # mean gain below which the number is doubtful
@@ -47,6 +50,17 @@ class PhaseData(NamedTuple):
     n_reports: int  # reports of phases
     n_all_reports: int  # reports of all rounds
     may_clip: bool  # whether values outside of the bounds were moved to them
+    attributes: tuple[Categorical, ...] = ()  # attributes that form the clusters
+    characters: NDArray[np.int64] = np.zeros((0, 0), dtype=np.int64)  # (m, J), characters of the sketch's waves
+
+    @property
+    def n_effective(self) -> float:
+        """Return N tanh^2(eps/2) of the phases."""
+        return self.n_reports * self.contrast**2
+
+    def effective_needed(self, n_clusters: int) -> float:
+        """Return the N tanh^2(eps/2) that this number of clusters needs."""
+        return sketched_reports(len(self.features), n_clusters, len(self.attributes))
 
     @property
     def circles(self) -> Circles:
@@ -73,9 +87,9 @@ class ClusterCount(NamedTuple):
     gains: tuple[float, float] | None = None  # log likelihood over penalty: mean after the first cluster, last cluster
 
     @classmethod
-    def of(cls, counted: CountedFit, n_supported: int) -> "ClusterCount":
+    def of(cls, counted: CountedFit[Any], n_supported: int) -> "ClusterCount":
         """Return the count of a fit. One cluster, or as many as the reports support, is no upper bound."""
-        found = len(counted.fitted.mixture.shares)
+        found = counted.fitted.n_clusters
         is_bounded = found > 1 and counted.upper < min(n_supported, MAX_COUNTED)
         criteria = [counted.criteria.get(number) for number in range(1, max(counted.criteria) + 1)]
         return cls(counted.lower, counted.upper if is_bounded else None, n_supported, criteria, counted.gains)
@@ -101,7 +115,7 @@ class ClusterCount(NamedTuple):
         if self.n_supported >= MAX_COUNTED and found > 1:
             return (f"Clusters are counted up to {MAX_COUNTED}. Give their number if there may be more.",)
         n_features = data.sketch.n_features
-        needed = ceil(sketched_reports(n_features, 2 * max(FEW_CLUSTERS, found)) / data.contrast**2)
+        needed = ceil(data.effective_needed(2 * max(FEW_CLUSTERS, found)) / data.contrast**2)
         limit = (
             f"these reports support a count of at most {self.n_supported}"
             if self.n_supported > 1
@@ -113,6 +127,18 @@ class ClusterCount(NamedTuple):
         )
 
 
+class Found(NamedTuple):
+    """The clusters of a model, by descending share."""
+
+    centres: NDArray[np.float64]  # (K, d), as parts of the features' ranges
+    centre_errors: NDArray[np.float64]  # (K, d)
+    shares: NDArray[np.float64]  # (K,)
+    share_errors: NDArray[np.float64]  # (K,)
+    widths: NDArray[np.float64]  # (K,), standard deviation in every direction
+    categories: tuple[NDArray[np.float64], ...] = ()  # (K, m) for each attribute, shares of its categories
+    category_errors: tuple[NDArray[np.float64], ...] = ()
+
+
 def model_of_mixture(
     data: PhaseData, fitted: Fitted, count: ClusterCount | None = None, more: Mapping[str, Any] | None = None
 ) -> ClusterModel:
@@ -121,28 +147,30 @@ def model_of_mixture(
     centres, shares, widths = (part[order] for part in fitted.mixture)
     errors = standard_errors(data.sketch, fitted.mixture)
     centre_errors, share_errors, log_width_errors = (part[order] for part in errors)
-    return _model(
+    found = Found(centres, centre_errors, shares, share_errors, widths)
+    population = _draw_population(fitted.mixture, data.circles)
+    return build_model(
         data,
-        centres,
-        centre_errors,
-        shares,
-        share_errors,
-        {
-            "widths": widths.tolist(),
-            "width_errors": (widths * log_width_errors).tolist(),
-            "cramer_rao_error": sqrt(float((centre_errors**2).mean())),
-            "bic": None if count is None else count.bic,
-            "cluster_interval": None if count is None else [count.lower, count.upper],
-            "supported_clusters": None if count is None else count.n_supported,
-            "cluster_gains": None if count is None or count.gains is None else list(count.gains),
-            **fitted.diagnostics,
-            **(more or {}),
-        },
-        _draw_population(fitted.mixture, data.circles),
+        found,
+        agreement_of_halves(data.sketch, population, data.circles.to_points(centres), data.limits),
+        {**describe_fit(found, log_width_errors, count), **fitted.diagnostics, **(more or {})},
         count,
         soft=GaussianMixtureMemberships(tuple(widths.tolist())),
-        mixture=fitted.mixture,
+        edges=edges_of(data, data.sketch, fitted.mixture),
     )
+
+
+def describe_fit(found: Found, log_width_errors: NDArray[np.float64], count: ClusterCount | None) -> dict[str, Any]:
+    """Return the diagnostics of a fitted mixture."""
+    return {
+        "widths": found.widths.tolist(),
+        "width_errors": (found.widths * log_width_errors).tolist(),
+        "cramer_rao_error": sqrt(float((found.centre_errors**2).mean())),
+        "bic": None if count is None else count.bic,
+        "cluster_interval": None if count is None else [count.lower, count.upper],
+        "supported_clusters": None if count is None else count.n_supported,
+        "cluster_gains": None if count is None or count.gains is None else list(count.gains),
+    }
 
 
 def model_of_particles(data: PhaseData, state: CentroidState, more: Mapping[str, Any]) -> ClusterModel:
@@ -151,58 +179,62 @@ def model_of_particles(data: PhaseData, state: CentroidState, more: Mapping[str,
     k = len(state.centres)
     masses = np.asarray(np.bincount(cells.labels, state.cloud.weights, minlength=k), dtype=np.float64)
     order = np.argsort(-masses, kind="stable")
-    return _model(
+    centres = data.circles.along(state.centres[order])
+    widths = np.sqrt((cells.spreads[order] ** 2).sum(axis=1) / len(data.features))
+    population = Population(state.cloud.points, state.cloud.weights)
+    return build_model(
         data,
-        data.circles.along(state.centres[order]),
-        state.errors[order],
-        masses[order],
-        state.share_errors[order],
-        {"widths": np.sqrt((cells.spreads[order] ** 2).sum(axis=1) / len(data.features)).tolist(), **more},
-        Population(state.cloud.points, state.cloud.weights),
+        Found(centres, state.errors[order], masses[order], state.share_errors[order], widths),
+        agreement_of_halves(data.sketch, population, data.circles.to_points(centres), data.limits),
+        {"widths": widths.tolist(), **more},
+        edges=edges_of(data, data.sketch, None),
     )
 
 
-def _model(
+def edges_of(data: PhaseData, sketch: Sketch, mixture: Mixture | None) -> EdgeShare | None:
+    """Return the share of the people at a corner, from a sketch without categories.
+
+    Without a mixture, that of the requested number of clusters is fitted.
+    """
+    if not data.may_clip or data.limits.circles:  # clipped values of the plain features lie all along a circle
+        return None
+    fitted = mixture or search(sketch, data.n_requested or 1, data.limits, PublicWords(0)).mixture
+    return edge_share_of_phases(sketch, fitted, data.limits)
+
+
+def build_model(
     data: PhaseData,
-    centres: NDArray[np.float64],
-    centre_errors: NDArray[np.float64],
-    shares: NDArray[np.float64],
-    share_errors: NDArray[np.float64],
+    found: Found,
+    agreement: PartitionAgreement,
     more: Mapping[str, Any],
-    population: Population,
     count: ClusterCount | None = None,
     soft: GaussianMixtureMemberships | None = None,
-    mixture: Mixture | None = None,
+    edges: EdgeShare | None = None,
 ) -> ClusterModel:
+    """Return the model of clusters, with its verdict, diagnostics and warnings."""
+    shares = found.shares
     n_eff = data.n_all_reports * data.contrast**2
-    effective_needed = sketched_reports(data.sketch.n_features, len(shares))
+    effective_needed = data.effective_needed(len(shares))
     needed = min(ceil(effective_needed / data.contrast**2), MAX_JSON_INT)
     low_confidence = n_eff < effective_needed
     detectable = _detectable(shares, data)
     counted = () if count is None else (ground(Verdict.DOUBTFUL, ALONE, applies=len(shares) == 1), count.ground())
-    within = data.sketch.n_features * float(shares @ np.square(more["widths"]))
-    agreement = agreement_of_halves(data.sketch, population, data.circles.to_points(centres), data.limits)
-    estimate = expected_ratio("phase_sketch", shares, centre_errors, within, effective_needed / n_eff)
-    centroids = unscale_many(data.features, np.clip(centres, 0.0, 1.0))
-    edges = None
-    if data.may_clip and not data.limits.circles:  # clipped values of the plain features lie all along a circle
-        fitted = mixture or search(data.sketch, len(shares), data.limits, PublicWords(0)).mixture
-        edges = edge_share_of_phases(data.sketch, fitted, data.limits)
+    loss, predictors = _expected_loss(data, found, effective_needed / n_eff)
     model = ClusterModel(
         type="centroids",
-        features=data.features,
+        features=expand_features(data.features, data.attributes),
         sizes=shares / shares.sum(),
-        size_errors=share_errors,
-        centroids=centroids,
-        centroid_errors=unscale_errors(data.features, centroids, centre_errors),
+        size_errors=found.share_errors,
+        **_centroids(data, found),
         soft=soft,
+        attributes=data.attributes,
         diagnostics={
             "n_reports": data.n_all_reports,
             "n_eff": n_eff,
             "reports_needed": needed,
             "insufficient_reports": low_confidence,
             "low_confidence": low_confidence,
-            "expected_ratio": estimate.to_wire(),
+            "expected_ratio": predictors,
             "refits": agreement.to_wire(),
             "detectable": detectable,
             "waves_answered": len(data.sketch.omegas),
@@ -214,9 +246,35 @@ def _model(
             *describe_convergence(more),
         ),
         privacy=PRIVACY,
-        **rate(estimate.loss, agreement, few(is_low=low_confidence), *counted, bad_from=BAD_LOSS),
+        **rate(loss, agreement, few(is_low=low_confidence), *counted, bad_from=BAD_LOSS),
     )
     return with_edge_share(model, edges)
+
+
+def _expected_loss(data: PhaseData, found: Found, lack: float) -> tuple[ExpectedLoss | None, dict[str, Any] | None]:
+    """Return the expected loss and its diagnostics. It was not measured with categories."""
+    if data.attributes:
+        return None, None
+    within = data.sketch.n_features * float(found.shares @ np.square(found.widths))
+    estimate = expected_ratio("phase_sketch", found.shares, found.centre_errors, within, lack)
+    return estimate.loss, estimate.to_wire()
+
+
+class _Centroids(TypedDict):
+    """The centroids of a model and their errors."""
+
+    centroids: NDArray[np.float64]
+    centroid_errors: NDArray[np.float64]
+
+
+def _centroids(data: PhaseData, found: Found) -> _Centroids:
+    """Return the centroids in the units of the features, then the shares of categories."""
+    numeric = unscale_many(data.features, np.clip(found.centres, 0.0, 1.0))
+    errors = unscale_errors(data.features, numeric, found.centre_errors)
+    return _Centroids(
+        centroids=np.hstack([numeric, *found.categories]),
+        centroid_errors=np.hstack([errors, *found.category_errors]),
+    )
 
 
 def _draw_population(mixture: Mixture, circles: Circles) -> Population:
@@ -227,7 +285,8 @@ def _draw_population(mixture: Mixture, circles: Circles) -> Population:
 
 def _detectable(shares: NDArray[np.float64], data: PhaseData) -> list[bool]:
     """Return whether each cluster exceeds the noise, and the least share of the fit."""
-    least = DETECTABLE / (abs(data.sketch.harmonics[0]) * sqrt(data.n_reports))
+    price = category_price(len(data.attributes))
+    least = DETECTABLE * sqrt(price) / (abs(data.sketch.harmonics[0]) * sqrt(data.n_reports))
     floor = least_share(len(shares), data.limits) * _FLOOR_SLACK if len(shares) > 1 else 0.0
     return [bool(share >= least and share > floor) for share in shares]
 

@@ -1,13 +1,16 @@
 """Waves that a round publishes, and constants of its fit, chosen from public facts alone."""
 
+from collections.abc import Sequence
 from math import log, pi
 
 import numpy as np
 
+from clustering.phases.characters import characters_for
 from clustering.phases.mixture_fit import RADIANS, Limits
 from clustering.random import PublicWords
-from sfumato.sizing.centroids import phases
+from sfumato.sizing.centroids import CATEGORY_WAVES, phases
 from sfumato.specs import FULL_TURN, PhaseEncoding
+from sfumato.specs.attributes import Categorical
 
 WAVES = 512
 MANY_FEATURES, MANY_WAVES = 16, 1024  # from 16 features on there are 1024 waves
@@ -44,6 +47,7 @@ def waves_for(
     seed: int,
     lengths: tuple[float, float] | None = None,
     circles: tuple[int, ...] = (),
+    attributes: Sequence[Categorical] = (),
 ) -> PhaseEncoding:
     """Return waves of uniform direction and log-uniform frequency, spread evenly over its range.
 
@@ -55,7 +59,7 @@ def waves_for(
     n_features : int
     n_clusters : int or None
     n_slots : int or None
-        None gives 512, or 1024 from 16 features on.
+        None gives 512, or 1024 with attributes and from 16 features on.
     epsilon_nano : int
     seed : int
     lengths : (float, float), optional
@@ -64,13 +68,16 @@ def waves_for(
     circles : tuple of int
         Indices of the periodic features, along which a wave makes whole turns. A wave that would be constant makes
         one turn along the circle closest to its direction.
+    attributes : sequence of Categorical
+        Attributes by which the job clusters; see `clustering.phases.characters`. The weights do not depend on them.
 
     Returns
     -------
     PhaseEncoding
     """
     words = PublicWords(seed)
-    n_slots = n_slots or (MANY_WAVES if n_features >= MANY_FEATURES else WAVES)
+    few = CATEGORY_WAVES if attributes else WAVES
+    n_slots = n_slots or (MANY_WAVES if n_features >= MANY_FEATURES else few)
     radius, angle = words.uniform(2, n_slots, n_features)
     deviates = np.sqrt(-2 * np.log1p(-radius)) * np.cos(2 * pi * angle)  # standard normal, by Box and Muller
     directions = deviates / np.linalg.norm(deviates, axis=1, keepdims=True)
@@ -84,7 +91,13 @@ def waves_for(
         constant = np.flatnonzero(~weights.any(axis=1))
         nearest = np.array(along)[np.abs(directions[constant][:, along]).argmax(axis=1)]
         weights[constant, nearest] = FULL_TURN
-    return PhaseEncoding(tuple(tuple(row) for row in weights.tolist()), phases(epsilon_nano))
+    rows = tuple(tuple(row) for row in weights.tolist())
+    if not attributes:
+        return PhaseEncoding(rows, phases(epsilon_nano))
+    characters = characters_for(n_slots, [len(each.categories) for each in attributes], words)
+    return PhaseEncoding(
+        rows, phases(epsilon_nano), tuple(attributes), tuple(tuple(row) for row in characters.tolist())
+    )
 
 
 def _shortest(n_features: int, n_clusters: int | None) -> float:

@@ -11,7 +11,7 @@ Vectors of people outside are recognised by their mark, with errors. See `_insid
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from math import inf, sqrt
+from math import inf, prod, sqrt
 from typing import Any
 
 import numpy as np
@@ -94,7 +94,8 @@ def edge_grids(collected: Collected) -> Iterator[EdgeGrid]:
             yield EdgeGrid(shares, n, *noise, [(width, width) for width in whole], whole, endless)
             continue
         shifts = shift_of(encoding, slot)
-        shares = frequencies[slot].reshape(encoding.symbols_along)
+        shares = frequencies[slot].reshape(*encoding.symbols_along, -1).sum(axis=-1)
+        noise = noise[0] * prod(encoding.categories), noise[1]
         is_full = [shift > 0 or place in encoding.circles for place, shift in enumerate(shifts)]
         shares = shares[tuple(slice(None) if each else slice(-1) for each in is_full)]  # without empty cells
         fine = encoding.fine_cells
@@ -266,7 +267,7 @@ def _without(collected: Collected, mechanism: Mechanism, tally: Tally) -> Collec
     encoding = collected.spec.encoding
     if isinstance(encoding, PhaseEncoding):
         kept = np.flatnonzero([not is_reference(row) for row in encoding.weights])
-        encoding = PhaseEncoding(tuple(encoding.weights[place] for place in kept), encoding.phases)
+        encoding = encoding.select(kept.tolist())
         tally = Tally(tally.counts[kept], tally.reports[kept])
     spec = replace(collected.spec, encoding=encoding, mechanism=mechanism, out_of_bounds="clip")
     return Collected(spec, tally, may_clip=False)

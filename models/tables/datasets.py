@@ -51,7 +51,7 @@ class OutOfBounds(StrEnum):
 
 
 class JobColumns(NamedTuple):
-    """The columns that a job over records uses."""
+    """The columns that a job uses."""
 
     names: list[str] | None  # in the order of the dataset; None for all
     positions: tuple[int, ...]  # those of the features
@@ -128,12 +128,14 @@ class Dataset(Base):
         """Return the columns that a job uses; all features and clustering attributes if it names none.
 
         Raise InvalidSpec if a name is unknown or repeated, if no feature is named, or if the features are those of an
-        embedding.
+        embedding. Over reports, also if a feature is missing, because devices report all features.
         """
         by = clustering_attributes(self.attributes)
         if names is None:
             every = tuple(range(self.n_features))
-            return JobColumns(None, every, by, planned_features(self.n_features, count_categories(by)))
+            return JobColumns(None, every, by, self._planned(self.n_features, by))
+        if self.trust != Trust.CENTRAL and not by:
+            raise InvalidSpec("valid for a dataset with records only, because devices report all features; remove it")
         if self.norm is not None:
             raise InvalidSpec("an embedding has no columns to choose from: leave out features, so that all are used")
         known = [each.name for each in self.features] + [each.name for each in by]
@@ -141,9 +143,20 @@ class Dataset(Base):
         own = tuple(place for place in positions if place < self.n_features)
         if not own:
             raise InvalidSpec("a job needs at least one feature beside attributes: name one")
+        if self.trust != Trust.CENTRAL and len(own) < self.n_features:
+            missing = next(each.name for place, each in enumerate(self.features) if place not in own)
+            raise InvalidSpec(
+                f"devices report all features, and {missing} is missing: name all, with or without {by[0].name}"
+            )
         chosen = tuple(by[place - self.n_features] for place in positions if place >= self.n_features)
         ordered = None if len(positions) == len(known) else [known[place] for place in positions]
-        return JobColumns(ordered, own, chosen, planned_features(len(own), count_categories(chosen)))
+        return JobColumns(ordered, own, chosen, self._planned(len(own), chosen))
+
+    def _planned(self, n_features: int, attributes: tuple[Categorical, ...]) -> int:
+        """Return the number of features by which a job is planned. Over reports, categories are no features."""
+        if self.trust != Trust.CENTRAL:
+            return n_features
+        return planned_features(n_features, count_categories(attributes))
 
     def describe(self, names: Sequence[str]) -> tuple[Attribute, ...]:
         """Return the attributes and features with these names, features in equal bins, in the order of the dataset.

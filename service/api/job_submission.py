@@ -24,7 +24,6 @@ from service.schemas.series_forecasts import NewSeriesForecast
 from sfumato.errors import InvalidSpec
 from sfumato.forecast import (
     ProfileForecast,
-    check_attributes_of,
     check_over_records,
     forecast_profile,
     forecast_reported_profile,
@@ -52,9 +51,11 @@ from sfumato.specs import (
     DensityMap,
     Profile,
     SeriesAlgorithm,
+    attributes_of,
     check_periodic,
     of_trust,
 )
+from sfumato.specs.attributes import Categorical, clustering_attributes
 
 WithTerms = NewJob | NewRound | NewSeries | NewSeriesForecast | NewRevision
 RELEASE_MEMBERS = ("min_batch", "honest_share", "shuffled_delta")  # members that are valid for shuffled datasets only
@@ -67,11 +68,9 @@ def chosen_columns(dataset: Dataset, names: list[str] | None) -> JobColumns:
     Raises
     ------
     ValidationFailed
-        A name is unknown or repeated, or the dataset has no columns to choose from.
+        A name is unknown, repeated or missing, or the dataset has no columns to choose from.
     """
     with pointing_at("/features"):
-        if names is not None and dataset.trust != Trust.CENTRAL:
-            raise InvalidSpec("valid for a dataset with records only, because devices report all features; remove it")
         return dataset.select(names)
 
 
@@ -185,7 +184,7 @@ def fitting(dataset: Dataset, algorithm: AnyAlgorithm, body: NewJob, columns: Jo
     if dataset.trust == Trust.CENTRAL:
         _refuse_collection(body)
         chosen, _ = resolve_central(cast("CentralAlgorithm | Auto", algorithm), columns.n_planned)
-        check_attributes_of(chosen, columns.attributes)
+        chosen.require_attributes(columns.attributes)
         check_periodic(chosen, [dataset.features[place] for place in columns.positions])
         check_over_records(chosen, columns.n_planned, dataset.max_records_per_user)
         require_mu_accounting(dataset, chosen)
@@ -204,14 +203,16 @@ def fitting(dataset: Dataset, algorithm: AnyAlgorithm, body: NewJob, columns: Jo
     elif body.target_reports is None:
         message = "target_reports is required without round_ids"
         raise ValidationFailed(errors=[{"pointer": "/target_reports", "message": message}])
-    check_periodic(
-        resolve(cast(Algorithm, algorithm), columns.n_planned, body.target_reports or 1)[0], dataset.features
-    )
+    resolved, _ = resolve(cast(Algorithm, algorithm), columns.n_planned, body.target_reports or 1, columns.attributes)
+    resolved.require_attributes(columns.attributes)
+    check_periodic(resolved, dataset.features)
+    if columns.attributes:
+        planned_rounds(resolved, dataset.n_features, body.target_reports or 1, (), columns.attributes)
     release = None if body.round_ids else release_terms(dataset, body)
     if release is not None and body.target_reports is not None:
-        _require_blanket(algorithm, dataset.n_features, body.target_reports)
+        _require_blanket(algorithm, dataset.n_features, body.target_reports, columns.attributes)
     if body.target_reports is not None and not body.round_ids and not body.allow_insufficient:
-        _require_enough(algorithm, dataset.n_features, body.target_reports)
+        _require_enough(algorithm, dataset.n_features, body.target_reports, attributes=columns.attributes)
     return CollectionTarget(body.target_reports or 0, body.min_reports, body.collect_seconds, release)
 
 
@@ -281,23 +282,30 @@ def read_release_terms(body: WithTerms) -> ReleaseTerms:
     return terms
 
 
-def _require_blanket(algorithm: AnyAlgorithm, n_features: int, target_reports: int) -> None:
+def _require_blanket(
+    algorithm: AnyAlgorithm, n_features: int, target_reports: int, attributes: tuple[Categorical, ...]
+) -> None:
     """Raise ValidationFailed if the plan of an algorithm uses noisy vectors: their cost after a shuffler is unknown."""
-    chosen, _ = resolve(cast(Algorithm, algorithm), n_features, target_reports)
+    chosen, _ = resolve(cast(Algorithm, algorithm), n_features, target_reports, attributes)
     if chosen.definition.reads_vectors:
         message = f"{chosen.type} collects noisy vectors, and their cost after a shuffler is not known; use another"
         raise ValidationFailed(errors=[{"pointer": "/algorithm", "message": message}])
 
 
 def check_earlier_rounds(
-    dataset: Dataset, algorithm: AnyAlgorithm, earlier: Sequence[Round], *, allow_insufficient: bool
+    dataset: Dataset,
+    algorithm: AnyAlgorithm,
+    earlier: Sequence[Round],
+    attributes: tuple[Categorical, ...],
+    *,
+    allow_insufficient: bool,
 ) -> None:
     """Raise the errors of a job over closed rounds that are certain before it runs.
 
     Raises
     ------
     ValidationFailed
-        A round has no reports, or an encoding that the algorithm does not read.
+        A round has no reports, an encoding that the algorithm does not read, or other attributes than the job.
     InsufficientReports
         The rounds have too few reports for a meaningful result, unless `allow_insufficient`.
     """
@@ -311,7 +319,7 @@ def check_earlier_rounds(
     n_features = len(dataset.features)
     n_reports = sum(each.n_received if each.n_reports is None else each.n_reports for each in earlier)
     if not errors:
-        runs, reason = resolve(cast(Algorithm, algorithm), n_features, n_reports)
+        runs, reason = resolve(cast(Algorithm, algorithm), n_features, n_reports, attributes)
         chosen_by = f", which auto selects for {n_reports} reports in {n_features} features," if reason else ""
         for place, each in enumerate(earlier):
             published, reads = each.spec_wire["encoding"]["type"], runs.definition.encodings(is_first=place == 0)
@@ -320,12 +328,24 @@ def check_earlier_rounds(
                     f"round {each.id} has the encoding {published}, but {runs.type}{chosen_by} reads "
                     f"{' or '.join(sorted(reads))}: use another algorithm or another round"
                 )
+            elif attributes_of(each.spec.encoding) != attributes:
+                errors[place] = _describe_attributes(each, attributes)
     if errors:
         raise ValidationFailed(
             errors=[{"pointer": f"/round_ids/{place}", "message": text} for place, text in errors.items()]
         )
     if not allow_insufficient:
-        _require_enough(algorithm, n_features, n_reports, is_closed=True)
+        _require_enough(algorithm, n_features, n_reports, attributes=attributes, is_closed=True)
+
+
+def _describe_attributes(earlier: Round, attributes: tuple[Categorical, ...]) -> str:
+    """Return how the attributes of an earlier round differ from those of a job."""
+    own = ", ".join(each.name for each in attributes_of(earlier.spec.encoding)) or "no attribute"
+    wanted = ", ".join(each.name for each in attributes) or "no attribute"
+    return (
+        f"round {earlier.id} collected {own}, and the job clusters by {wanted}: name the features of the job with or "
+        "without the attribute, as in the round"
+    )
 
 
 def mu2_pico(dataset: Dataset, algorithm: AnyJob, n_features: int) -> int:
@@ -340,13 +360,20 @@ def mu2_pico(dataset: Dataset, algorithm: AnyJob, n_features: int) -> int:
     return job_cost(chosen, n_features, dataset.max_records_per_user).mu2_pico
 
 
-def _require_enough(algorithm: AnyAlgorithm, n_features: int, target_reports: int, *, is_closed: bool = False) -> None:
+def _require_enough(
+    algorithm: AnyAlgorithm,
+    n_features: int,
+    target_reports: int,
+    *,
+    attributes: tuple[Categorical, ...] = (),
+    is_closed: bool = False,
+) -> None:
     """Raise InsufficientReports if ten times `target_reports` would still be insufficient.
 
     Called before the reservation.
     """
-    chosen, _ = resolve(cast(Algorithm, algorithm), n_features, target_reports)
-    insufficient = insufficient_of(chosen, n_features, target_reports)
+    chosen, _ = resolve(cast(Algorithm, algorithm), n_features, target_reports, attributes)
+    insufficient = insufficient_of(chosen, n_features, target_reports, attributes)
     if insufficient is not None and is_far_below(insufficient, target_reports):
         needed: dict[str, Any] = {"reports_needed": insufficient.reports_needed} if insufficient.reports_needed else {}
         collect = "Collect reports in a new round" if is_closed else "Collect more reports, increase epsilon"
@@ -370,14 +397,24 @@ def check_series(dataset: Dataset, algorithm: SeriesAlgorithm, n_reports: int, *
     if isinstance(algorithm, DensityMap):
         _check_record_series(dataset, algorithm, n_reports, allow_insufficient=allow_insufficient)
         return
+    require_features_alone(dataset)
     planned_rounds(algorithm, dataset.n_features, n_reports)
     if not allow_insufficient:
         _require_enough(algorithm, dataset.n_features, n_reports)
 
 
+def require_features_alone(dataset: Dataset) -> None:
+    """Raise InvalidSpec if an attribute forms clusters of a dataset: windows of a series have a grid of features."""
+    if forming := clustering_attributes(dataset.attributes):
+        raise InvalidSpec(
+            f"a series clusters by features alone, and {forming[0].name} forms clusters of this dataset: use a dataset "
+            "in which it describes"
+        )
+
+
 def _check_record_series(dataset: Dataset, algorithm: DensityMap, n_records: int, *, allow_insufficient: bool) -> None:
     columns = dataset.select(None)
-    check_attributes_of(algorithm, columns.attributes)
+    algorithm.require_attributes(columns.attributes)
     check_periodic(algorithm, dataset.features)
     check_over_records(algorithm, columns.n_planned, dataset.max_records_per_user)
     if algorithm.bounds != "declared":

@@ -1,13 +1,23 @@
 """`sfumato datasets`, `rounds` and `report`: commands that call the HTTP API."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 from urllib.parse import quote
 
 import typer
 
-from service.cli.common import CommandFailed, DatasetArgument, HonestShare, MinBatch, ShuffledDelta, split_names
+from service.cli.common import (
+    CommandFailed,
+    DatasetArgument,
+    HonestShare,
+    MinBatch,
+    ShuffledDelta,
+    print_json,
+    split_names,
+    warn_of_undeclared,
+)
 from service.cli.connection import Service, calls_service
 from service.cli.dataset_options import (
     Accounting,
@@ -284,26 +294,28 @@ def send_reports(
     dataset_id: DatasetArgument,
     source: Annotated[
         Path,
-        typer.Option("--from", exists=True, dir_okay=False, help="CSV file with a header row of feature names."),
+        typer.Option("--from", exists=True, dir_okay=False, help="CSV file with a header row of names."),
     ],
 ) -> None:
     """Perturb each row of a CSV file as one device would, and send the reports to the open round.
 
-    A receipt beside the file (PATH.receipt) prevents a second report of a person to a round. After an interruption,
-    run the command again. Keep the receipt as private as the file, and keep both together.
+    The file has a column for each feature, and for each attribute that the round reads. A receipt beside the file
+    (PATH.receipt) prevents a second report of a person to a round. After an interruption, run the command again. Keep
+    the receipt as private as the file, and keep both together.
     """
     from service.cli import output, report
-    from service.cli.common import print_json
     from service.cli.tables import open_console
 
     sent = report.send(dataset_id, source, service.client)
     if service.as_json:
         for each in sent.rounds:
             counts = {"n_sent": each.n_sent, "n_received": each.round.n_received, "n_clipped": sent.n_clipped}
-            print_json({"round_id": each.round.id} | counts)
+            more = {"attributes": [asdict(each) for each in sent.attributes]} if sent.attributes else {}
+            print_json({"round_id": each.round.id} | counts | more)
         return
     output.print_reported(open_console(stderr=True), sent.rounds)
     if sent.n_clipped:
         message = f"{sent.n_clipped} of {sent.n_records} records have a value outside of its bounds, and were clipped"
         typer.echo(message, err=True)
+    warn_of_undeclared(sent.attributes)
     typer.echo(f"{sum(each.n_sent for each in sent.rounds)} reports are stored")

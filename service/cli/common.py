@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from models.database.engine import Database
     from runtime.settings import Settings
+    from sfumato.api.resources import AttributeCounts
 
 
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON, one line for each object.")]
@@ -55,6 +56,14 @@ def emit(as_json: bool, document: "Mapping[str, Any]", text: str) -> None:
         print_json(document)
     else:
         typer.echo(text)
+
+
+def warn_of_undeclared(attributes: "Iterable[AttributeCounts]") -> None:
+    """Print the numbers of undeclared values of each attribute that has some."""
+    for each in attributes:
+        if each.n_other or each.n_missing or each.n_outside:
+            counts = f"{each.n_other} other, {each.n_missing} missing, {each.n_outside} outside its bins"
+            typer.echo(f"warning: values of {each.name}: {counts}", err=True)
 
 
 def load_settings(**options: Any) -> "Settings":

@@ -55,11 +55,11 @@ FirstShuffledDelta = Annotated[
 ]
 Categories = Annotated[
     list[str] | None,
-    typer.Option(help="Central: attribute with a public vocabulary, as NAME=VALUE,VALUE,... Repeatable."),
+    typer.Option(help="Attribute with a public vocabulary, as NAME=VALUE,VALUE,... Repeatable."),
 ]
 Bins = Annotated[
     list[str] | None,
-    typer.Option(help="Central: numeric attribute with public edges, as NAME=0,18,65. Repeatable."),
+    typer.Option(help="Numeric attribute with public edges, as NAME=0,18,65. Repeatable."),
 ]
 Unknown = Annotated[
     Literal["refuse", "other"],
@@ -71,7 +71,7 @@ Missing = Annotated[
 ]
 ClusterBy = Annotated[
     list[str] | None,
-    typer.Option(help="Central: category by which jobs cluster, as NAME or NAME=WEIGHT, 0.01 to 6. Repeatable."),
+    typer.Option(help="Category by which jobs cluster, as NAME; over records also NAME=WEIGHT, 0.01 to 6. Repeatable."),
 ]
 
 

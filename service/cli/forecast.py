@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import Any, cast
 
 from rich.console import Console
 from rich.table import Table
@@ -132,7 +132,7 @@ def print_forecast(
             raise InvalidSpec("--occupied-share must come with --records: add it, or remove --occupied-share")
         found = forecast(local, n_features=n_features, expected_reports=n_reports, family=family, circles=circles)
         if has_target:
-            found = replace(found, needed=reports_needed(local, n_features, **targets))
+            found = replace(found, needed=reports_needed(local, n_features, **cast(dict[str, Any], targets)))
         _print_local(found, releases_cost, as_json=as_json, console=console)
     elif n_records is not None and n_reports is None:
         if is_shuffled:

@@ -50,7 +50,7 @@ def submit_job(
     ] = None,
     features: Annotated[
         str | None,
-        typer.Option(help="Records: names of the features that the job uses, with commas between.", show_default="all"),
+        typer.Option(help="Names of the features and clustering attributes that the job uses.", show_default="all"),
     ] = None,
     parameter: Annotated[
         list[str] | None, typer.Option(help="Further parameter of the algorithm, as NAME=VALUE. Repeatable.")

@@ -6,7 +6,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from service.cli.common import AsJson, CommandFailed, DatasetArgument, emit, load_settings, open_database
+from service.cli.common import (
+    AsJson,
+    CommandFailed,
+    DatasetArgument,
+    emit,
+    load_settings,
+    open_database,
+    warn_of_undeclared,
+)
 from service.cli.connection import Service, calls_service
 
 if TYPE_CHECKING:
@@ -50,10 +58,7 @@ def upload_records(
     stored = _upload(service.client, dataset_id, source, (allow_duplicates, accept_clipping))
     text = f"{stored.n_records} records are stored, {stored.n_clipped} of them clipped to the bounds"
     emit(service.as_json, asdict(stored), text)
-    for each in stored.attributes:
-        if each.n_other or each.n_missing or each.n_outside:
-            counts = f"{each.n_other} other, {each.n_missing} missing, {each.n_outside} outside its bins"
-            typer.echo(f"warning: values of {each.name}: {counts}", err=True)
+    warn_of_undeclared(stored.attributes)
     for warning in stored.warnings:
         typer.echo(f"warning: {warning}", err=True)
     if stored.n_zeros:

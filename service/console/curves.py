@@ -11,6 +11,7 @@ from sfumato.errors import InvalidSpec
 from sfumato.forecast.families import Family
 from sfumato.forecast.sweeps import RATIO, SweepPoint, sweep
 from sfumato.specs import to_algorithm
+from sfumato.specs.attributes import Categorical
 
 FACTORS = (0.1, 0.18, 0.32, 0.56, 1.0, 1.8, 3.2, 5.6, 10.0)  # multiples of the present choice, evenly on a log scale
 MARKED = (FACTORS[0], 1.0, FACTORS[-1])  # multiples with a label on the horizontal axis
@@ -30,6 +31,7 @@ def curves_of(
     max_records_per_user: int,
     noun: str,
     family: Family | None = None,
+    attributes: tuple[Categorical, ...] = (),
     most_epsilon: float = math.inf,
     states_size: bool = False,
 ) -> Json:
@@ -46,6 +48,8 @@ def curves_of(
     noun : str
         Noun for what `size` counts.
     family : {"compact", "elongated", "curved", "many_small"}, optional
+    attributes : tuple of Categorical
+        Attributes by which a job over reports clusters.
     most_epsilon : float
         Largest epsilon that the advice names: what is left of the budget.
     states_size : bool
@@ -62,6 +66,7 @@ def curves_of(
                 n_features=n_features,
                 max_records_per_user=max_records_per_user,
                 family=family,
+                attributes=attributes,
             )
         except InvalidSpec:  # the algorithm does not support this choice
             return []

@@ -15,7 +15,7 @@ from sfumato.model import geography
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.separation import separation
 from sfumato.plotting.drawing import PLANE_REACH, aspect, label_points
-from sfumato.plotting.shading import colour, is_adaptive, plane_cells, planes, spreads_of
+from sfumato.plotting.shading import colour, is_adaptive, plane_cells, planes, shown_clusters, spreads_of
 from sfumato.specs import MAX_FEATURES, Feature
 
 MAX_SIDE = 128  # cells per side sent to the browser: finer than a screen can show, and small to transfer
@@ -172,18 +172,19 @@ def _merge_cells(
 
 
 def _centres(model: ClusterModel, plane: Plane) -> list[Json]:
-    """Return for each cluster the position of its number, its centre, and the axes of its 95 % confidence ellipse."""
+    """Return for each shown cluster the position of its number, its centre, and its 95 % confidence ellipse."""
     if model.centroids is None or not model.n_clusters:
         return []
     apart, seats = label_points(model, model.centroids)
     found = []
-    for cluster in range(model.n_clusters):
+    for cluster in shown_clusters(model).tolist():
         reach = None
         if model.centroid_errors is not None:
             errors = model.centroid_errors[cluster, list(plane)]
             reach = (PLANE_REACH * errors).tolist() if np.isfinite(errors).all() else None
         found.append(
             {
+                "cluster": cluster,
                 "seat": seats[cluster, list(plane)].tolist(),
                 "centre": model.centroids[cluster, list(plane)].tolist(),
                 "apart": bool(apart[cluster]),

@@ -203,7 +203,8 @@ class RecordValidator:
             bad = bad | outside
         elif self._norm is None and outside.any():
             bad = bad | (outside & np.isin(values, MISSING_INTEGERS))
-        codes = self._encode(cells, len(values) if not bad.any() else int(bad.any(axis=1).argmax()))
+        n_valid = int(bad.any(axis=1).argmax()) if bad.any() else len(values)
+        codes = encode_cells(self._encoders, cells, self.upload.n_records, n_valid)
         if bad.any():
             row = int(bad.any(axis=1).argmax())
             column = int(bad[row].argmax())
@@ -224,18 +225,6 @@ class RecordValidator:
         stored = np.column_stack([points.astype(np.int32), *codes])
         self.upload.add(stored, ids, int((outside & self._is_clipped).any(axis=1).sum()))
         self.reserve_memory(self.upload.n_bytes - n_bytes)
-
-    def _encode(self, cells: Sequence[Cells], n_valid: int) -> list[NDArray[np.int32]]:
-        """Return the codes of each attribute. Raise ValidationFailed for the first refused one of `n_valid` records."""
-        codes, refused = [], list[InvalidCell]()
-        for encoder, values in zip(self._encoders, cells, strict=True):
-            try:
-                codes.append(encoder.encode(values))
-            except InvalidCell as invalid:
-                refused.append(invalid)
-        if refused and (first := min(refused, key=lambda each: each.row)).row < n_valid:
-            raise bad_record(self.upload.n_records + first.row, str(first)) from None
-        return codes
 
     def _inspect(self, values: NDArray[np.float64], points: NDArray[np.int64]) -> None:
         """Count zero vectors, and find the features that stay constant."""
@@ -317,6 +306,27 @@ def check_columns(declared: Sequence[str], names: Sequence[str], *, may_be_value
             messages.append(f"each of {len(columns) - _MAX_LISTED} more columns {problem}")
     if messages:
         raise ValidationFailed(errors=[{"pointer": "", "message": message} for message in messages])
+
+
+def encode_cells(
+    encoders: Sequence[AttributeEncoder], cells: Sequence[Cells], n_before: int, n_valid: int
+) -> list[NDArray[np.int32]]:
+    """Return the codes of each attribute, for records after the first `n_before` of a file.
+
+    Raises
+    ------
+    ValidationFailed
+        A value of one of the first `n_valid` records is refused. The message names the first such record.
+    """
+    codes, refused = [], list[InvalidCell]()
+    for encoder, values in zip(encoders, cells, strict=True):
+        try:
+            codes.append(encoder.encode(values))
+        except InvalidCell as invalid:
+            refused.append(invalid)
+    if refused and (first := min(refused, key=lambda each: each.row)).row < n_valid:
+        raise bad_record(n_before + first.row, str(first)) from None
+    return codes
 
 
 class InvalidUserId(Exception):

@@ -87,7 +87,7 @@ class NewForecast(Wire):
     dataset_id: DatasetId | SkipJsonSchema[None] = Field(None, description="Dataset that has the features.")
     job_features: FeatureNames | SkipJsonSchema[None] = Field(
         None,
-        description="Central only, with `dataset_id`: names of the columns that the job uses, as `features` of a job.",
+        description="With `dataset_id`: names of the columns that the job uses, as `features` of a job.",
     )
     expected_reports: Annotated[int, integer(ge=1)] | SkipJsonSchema[None] = Field(
         None, description="Local only: expected number of devices."
@@ -144,8 +144,8 @@ class NewForecast(Wire):
             )
         if self.occupied_share is not None and self.expected_records is None:
             raise PydanticCustomError("bounds", "occupied_share must be sent with expected_records")
-        if self.job_features is not None and (self.expected_records is None or self.dataset_id is None):
-            raise PydanticCustomError("features", "job_features must be sent with expected_records and dataset_id")
+        if self.job_features is not None and self.dataset_id is None:
+            raise PydanticCustomError("features", "job_features must be sent with dataset_id")
         return self
 
 

@@ -52,8 +52,8 @@ class NewJob(Wire):
     algorithm: Algorithm
     features: FeatureNames | SkipJsonSchema[None] = Field(
         None,
-        description="Over records: names of the features and clustering attributes that the job uses, in any order. "
-        "Default: all of them.",
+        description="Names of the features and clustering attributes that the job uses, in any order. Over reports, "
+        "all features are required, because devices report them. Default: all of them.",
     )
     target_reports: Annotated[int, integer(ge=1)] | SkipJsonSchema[None] = Field(
         None,

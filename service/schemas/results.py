@@ -34,11 +34,19 @@ class FuzzyMemberships(Wire):
 
 
 class GaussianMixtureMemberships(Wire):
-    """Mixture memberships: u_c is proportional to size_c N(x; centroid_c, width_c^2) for a scaled point x."""
+    """Mixture memberships: u_c is proportional to size_c N(x; centroid_c, width_c^2) for a scaled point x.
+
+    With categories, it is also proportional to the share of each of the record's categories in the cluster.
+    """
 
     type: Literal["gaussian_mixture"]
     widths: list[Double] = Field(
         description="Standard deviation of each cluster in every direction, as a share of the range of a feature."
+    )
+    categories: list[Count] = Field(
+        [],
+        description="Number of categories of each attribute that formed the clusters. Their shares are the last "
+        "coordinates of a centroid. If absent, there are none.",
     )
 
 
@@ -147,7 +155,10 @@ class ClusterModel(Wire):
     centroid_errors: list[list[Double]] | None = Field(
         description="Standard error of each coordinate of the centroids."
     )
-    grid_shape: list[Count] | None = Field(description="Number of cells of each feature.")
+    grid_shape: list[Count] | None = Field(
+        description="Number of cells of each numeric feature, then the number of categories of an attribute that "
+        "formed the clusters of a label map."
+    )
     labels: list[Count] | None = Field(description="Cluster of each cell, row-major.")
     density: list[Double] | None = Field(
         description="Estimated share of people in each cell, in the order of `labels`."
@@ -311,7 +322,9 @@ class Labels(Wire):
     """The label map without the rest of the model."""
 
     type: Literal["cells"]
-    grid_shape: list[Count] = Field(description="Number of cells of each feature.")
+    grid_shape: list[Count] = Field(
+        description="Number of cells of each numeric feature, then of categories of a clustering attribute."
+    )
     labels: list[Count] = Field(description="Cluster of each cell, row-major.")
     names: _Names
 

@@ -220,6 +220,12 @@ class ShiftedGridEncoding(_Encoding):
         description="Indices of the periodic features, ascending. The first and the last coarse cell of such a feature "
         "are one. If absent, there are none; in a new round, those of the dataset.",
     )
+    attributes: list[CategoricalAttribute] = Field(
+        [],
+        max_length=1,
+        description="At most one attribute. The symbol is c V + v for coarse cell c and category v of V. If absent, "
+        "there is none.",
+    )
 
 
 class TreeGridEncoding(_Encoding):
@@ -241,6 +247,11 @@ _WeightRow = Annotated[
     list[Annotated[int, integer(-specs.MAX_WEIGHT, specs.MAX_WEIGHT)]],
     FailFast(),
     Field(min_length=1, max_length=specs.MAX_FEATURES),
+]
+_CharacterRow = Annotated[
+    list[Annotated[int, integer(0, specs.MAX_PHASE_CATEGORIES - 1)]],
+    FailFast(),
+    Field(min_length=1, max_length=specs.MAX_PHASE_ATTRIBUTES),
 ]
 
 
@@ -309,6 +320,18 @@ class PhaseEncoding(_Encoding):
     )
     phases: Annotated[int, integer(4, specs.MAX_PHASES)] = Field(
         description="Number L of parts of a turn: the symbol is floor(L phase / 2^30)."
+    )
+    attributes: list[CategoricalAttribute] = Field(
+        [],
+        max_length=specs.MAX_PHASE_ATTRIBUTES,
+        description=f"Attributes of at most {specs.MAX_PHASE_CATEGORIES} categories. Category c of m adds "
+        "floor((a c mod m) 2^30 / m) to the phase, for the character a of the wave. If absent, there are none.",
+    )
+    characters: Annotated[list[_CharacterRow], FailFast()] = Field(
+        [],
+        max_length=specs.MAX_PHASE_SLOTS,
+        description="With attributes, one row per wave: for each attribute an integer a below its number of "
+        "categories. 0 leaves the attribute out of the wave. A row of zero weights has zeros.",
     )
 
 

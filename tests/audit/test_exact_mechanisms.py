@@ -15,6 +15,7 @@ from audit.mechanisms.exact_channels import (
     device_reports,
     enumerate_channel,
     example_round,
+    list_category_rows,
     list_counting_rows,
     list_rows,
 )
@@ -33,7 +34,8 @@ class TestRows:
         assert set(EXAMPLES) == encodings
         assert {kind for kind, _ in list_rows()} == kinds
         assert len(list_rows()) == (len(kinds) - 1) * (len(encodings) - 1) + 1 == 43
-        assert len(CHECKS) == 1 + len(list_rows()) + len(list_counting_rows()) + len(ARRAYS) == 62
+        rows = len(list_rows()) + len(list_counting_rows()) + len(list_category_rows())
+        assert len(CHECKS) == 1 + rows + len(ARRAYS) == 70
         (finding,) = check_completeness(QUICK)
         assert finding.holds
 

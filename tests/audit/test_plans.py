@@ -17,6 +17,7 @@ from audit.plans.cases import (
     make_point_pairs,
     make_points,
     respond_as_devices,
+    to_records,
 )
 from audit.plans.plan_checks import (
     check_transcripts,
@@ -29,6 +30,7 @@ from audit.planted.plans import REPEATED, draw_per_round
 from clustering.random import SeededEntropy
 from sfumato import mechanisms
 from sfumato.privacy.accounting import DRAW_SPAN, NANO, cost
+from sfumato.records.described import Described
 from sfumato.specs import (
     LOCAL_ALGORITHMS,
     DiscreteLaplaceMechanism,
@@ -75,14 +77,14 @@ class TestCases:
         n_rounds = {}
         for case in CASES:
             if case.name in required:
-                points = make_points("two clusters", case.n_devices, case.n_features, 0)
+                points = make_points("two clusters", case.n_devices, case.n_columns, 0)
                 n_rounds[case.name] = len(run_plan(case, points, SeededEntropy(0)))
         assert n_rounds == required
 
 
 class TestSoundPlans:
     @pytest.mark.usefixtures("reduce_trials")
-    @pytest.mark.parametrize("index", [0, 3, 5, 7, 13], ids=lambda index: CASES[index].name)
+    @pytest.mark.parametrize("index", [0, 3, 5, 7, 13, 17, 18], ids=lambda index: CASES[index].name)
     def test_the_measured_epsilon_is_below_the_charge_and_close(self, index: int) -> None:
         findings = check_transcripts(CASES[index], SETTING)
         assert [finding.holds for finding in findings] == [True] * 3
@@ -96,6 +98,26 @@ class TestPlantedLeaks:
         for case in (CASES[0], CASES[7], CASES[13]):
             under = replace(case, charge=lambda rounds: cost(rounds) * 10 // 13)
             assert not check_transcripts(under, SETTING)[0].holds
+
+
+class TestCategories:
+    def test_a_column_after_the_features_is_the_place_of_a_category(self) -> None:
+        case = CASES[17]
+        points = np.array([[0.0, 0.0], [0.5, 0.49], [1.0, 0.5], [1.0, 1.0]])
+        (spec,) = (each.spec for each in run_plan(case, points, SeededEntropy(0)))
+        records = to_records(spec, points)
+        assert isinstance(records, Described)
+        assert records.points.tolist() == [[0.0], [0.5], [1.0], [1.0]]
+        assert records.codes.tolist() == [[0], [0], [1], [1]]
+
+    def test_the_odds_compare_categories(self) -> None:
+        case = CASES[17]
+        points = make_points("two clusters", 500, case.n_columns, 0)
+        (spec,) = (each.spec for each in run_plan(case, points, SeededEntropy(0)))
+        equal, other = np.array([0.2, 0.1]), np.array([0.2, 0.9])
+        reports = respond_as_devices(spec, points, SeededEntropy(1), SeededEntropy(2).words(500))
+        assert (log_odds(spec, reports, (equal, equal)) == 0).all()
+        assert log_odds(spec, reports, (equal, other)).max() == pytest.approx(case.params.epsilon, rel=1e-3)
 
 
 class TestTranscripts:
@@ -180,7 +202,7 @@ class TestCostOfDraw:
 def test_equal_points_give_zero() -> None:
     """Compare transcripts of one point with transcripts of the same point, for cases with different mechanisms."""
     for case in (CASES[0], CASES[7], CASES[13]):
-        points = make_points("two clusters", case.n_devices, case.n_features, 0)
+        points = make_points("two clusters", case.n_devices, case.n_columns, 0)
         specs = [each.spec for each in run_plan(case, points, SeededEntropy(0))]
         point = np.full(case.n_features, 0.3)
         entropy = SeededEntropy(5)

@@ -94,7 +94,7 @@ class TestConventions:
         assert {each.specification for each in ALL} == {*PLANS, *FUNCTIONS}
         for each in ALL:
             names = {RENAMED.get(field.name, field.name) for field in fields(each.specification)}
-            categories = {"attributes"} if each is PrivateKMeans else set()
+            categories = {"attributes"} if each.specification.definition.max_attributes else set()
             circles = {"periodic"} if each.specification.definition.periodic else set()
             assert set(each().get_params()) == names | {"bounds", "features"} | categories | circles
         assert set(FUNCTIONS) == set(get_args(specs.CentralAlgorithm))

@@ -84,7 +84,13 @@ RULES = (
     ("create(Dataset|Round)", "needs the use cluster|must describe", "the attributes that form clusters"),
     ("create(Forecast|Job)", "takes no categories|at least one feature beside", "the columns of a job"),
     ("createJob", "valid for a dataset with records only|no columns to choose from", "the dataset decides on columns"),
-    ("createForecast", "job_features goes with", "members of one trust model"),
+    ("createForecast", "job_features must be sent with", "the dataset has the columns"),
+    ("createJob", "is missing: name all|clusters must be at least", "a job over reports uses all features"),
+    (
+        "create(Dataset|Round)",
+        "attributes of a (local|shuffled) dataset|forms clusters of more|weight has no effect|form clusters of the",
+        "the dataset",
+    ),
     ("createJob", "target_reports is required without round_ids", "one of two members"),
     ("createJob", "not valid with round_ids", "a job over earlier rounds collects nothing"),
     ("createJob", "not valid for a dataset with records", "the dataset decides on reports or records"),
@@ -112,6 +118,11 @@ RULES = (
     ("createRound", "grid (must|may) have|must tile|rows of \\w+ must have", "members of an encoding"),
     ("createRound", "not all zero|weights (is not all|are) zero|must have 1 to", "members of a row"),
     ("createRound", "must have \\d+ features|features", "the encoding fits the dataset"),
+    (
+        "createRound",
+        "characters|attributes? of phases|phases take|is in no wave|a shifted grid takes",
+        "the characters of waves fit the attributes",
+    ),
     ("createRound", "mechanism|symbols|slots|discrete_laplace|lattice|noise", "mechanism, encoding and epsilon fit"),
     (
         "createRound",

@@ -19,6 +19,7 @@ from service.app import create_app
 from service.cli import main, report, serve
 from service.cli.connection import Unusable
 from service.schemas.specs import Feature, features_to_domain
+from sfumato.api.resources import AttributeCounts
 from sfumato.forecast import (
     forecast,
     forecast_records,
@@ -29,6 +30,7 @@ from sfumato.forecast import (
 from sfumato.privacy.accounting import NANO, format_epsilon
 from sfumato.privacy.gaussian_privacy import epsilon_of
 from sfumato.specs import PrivateKmeans, ShiftedGrid, UniformGrid
+from sfumato.specs.attributes import Categorical, Numeric
 from tests.service.api import FEATURES, stranger
 from tests.service.commands import Run, run_command
 from tests.service.processes import ROOT
@@ -240,9 +242,33 @@ class TestReport:
     def test_counts_the_records_that_are_clipped(self, tmp_path: Path) -> None:
         path = tmp_path / "file.csv"
         path.write_text("y,x\n0.5,0.25\n-7,0.5\n1e9,1e9\n1,0\n")
-        records, n_clipped = report.read_csv(path, self.FEATURES)
-        assert records.tolist() == [[0.25, 0.5], [0.5, -7], [1e9, 1e9], [0, 1]]
-        assert n_clipped == 2
+        people = report.read_csv(path, self.FEATURES)
+        assert people.points.tolist() == [[0.25, 0.5], [0.5, -7], [1e9, 1e9], [0, 1]]
+        assert people.n_clipped == 2
+
+    def test_reads_the_category_of_each_attribute(self, tmp_path: Path) -> None:
+        path = tmp_path / "file.csv"
+        path.write_text("y,plan,x,age\n.5,pro,.25,31\n.5, free ,.5,\n.5,gold,.5,99\n")
+        plan = Categorical("plan", ("free", "pro"), unknown="other")
+        people = report.read_csv(path, self.FEATURES, (plan, Numeric("age", (0.0, 30.0, 60.0), missing="category")))
+        assert {name: codes.tolist() for name, codes in people.codes.items()} == {"plan": [1, 0, 2], "age": [1, 2, 1]}
+        assert people.counts == [AttributeCounts("plan", n_other=1), AttributeCounts("age", n_missing=1, n_outside=1)]
+
+    @pytest.mark.parametrize(
+        ("content", "message"),
+        [
+            ("x,y\n1,2\n", "column plan is missing"),
+            ("x,y,plan\n1,2,pro\n1,2,gold\n", "record 2: plan must be one of its declared values"),
+            ("x,y,plan\n1,2,pro\n1,no,gold\n", "record 2: y must be a finite number"),
+            ("x,y,plan\n1,2,\n1,no,pro\n", "record 1: plan is missing"),
+        ],
+    )
+    def test_refuses_a_file_that_does_not_fit_the_attributes(self, tmp_path: Path, content: str, message: str) -> None:
+        path = tmp_path / "file.csv"
+        path.write_text(content)
+        with pytest.raises(Unusable, match=f"{message}.*; nothing was sent$") as refused:
+            report.read_csv(path, self.FEATURES, (Categorical("plan", ("free", "pro")),))
+        assert "gold" not in str(refused.value)
 
     def test_without_a_service_names_the_setting(self, run: Run, tmp_path: Path) -> None:
         file = tmp_path / "people.csv"

@@ -191,6 +191,7 @@ class TestGallery:
         assert {path.stem for path in gallery.FOLDER.glob("*.png")} == gallery.PICTURES.keys() | {
             gallery.CARDS,
             gallery.REPORTED,
+            gallery.CATEGORIES,
             gallery.SERIES,
         }
 

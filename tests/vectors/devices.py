@@ -19,14 +19,16 @@ from sfumato.specs import (
     GridEncoding,
     LatticeEncoding,
     Participation,
+    PhaseEncoding,
     ProfileEncoding,
     RoundSpec,
+    ShiftedGridEncoding,
     round_spec_from_wire,
     to_wire,
 )
 from sfumato.specs.attributes import attribute_to_wire
 from tests.sfumato.scripted import ScriptedService
-from tests.vectors.specs import FEATURES, INCOME, PLAN
+from tests.vectors.specs import FEATURES, FORMING, INCOME, PLAN
 from tests.vectors.words import PlannedEntropy
 
 Json = dict[str, Any]
@@ -69,6 +71,24 @@ def profile(round_id: str = "rnd_1", **attributes: str) -> Json:
     return asked(round_id, epsilon=spec.mechanism.epsilon_nano() / NANO, spec=to_wire(spec))
 
 
+def categories(**changes: Any) -> Json:
+    """An open round of a shifted grid with the category of the plan. `changes` are those of its encoding."""
+    encoding = ShiftedGridEncoding(2, 4, 3, attributes=(FORMING,))
+    spec = count_outside(RoundSpec(FEATURES[:2], encoding, mechanisms.design("ss", encoding.n_symbols, NANO)))
+    listed = asked("rnd_1", epsilon=spec.mechanism.epsilon_nano() / NANO, spec=to_wire(spec))
+    listed["spec"]["encoding"] |= changes
+    return listed
+
+
+def waves(**changes: Any) -> Json:
+    """An open round of phases with the category of the plan. `changes` are those of its encoding."""
+    encoding = PhaseEncoding(((900, -20), (-300, 1_200)), 16, (FORMING,), ((0,), (3,)))
+    spec = count_outside(RoundSpec(FEATURES[:2], encoding, mechanisms.design("window", encoding.phases, NANO)))
+    listed = asked("rnd_1", epsilon=spec.mechanism.epsilon_nano() / NANO, spec=to_wire(spec))
+    listed["spec"]["encoding"] |= changes
+    return listed
+
+
 def device_vectors() -> list[Json]:
     """Devices that answer: each a list of calls."""
     inside, outside = (HALF - 1,), (HALF,)
@@ -107,6 +127,18 @@ def device_vectors() -> list[Json]:
         _played("a profile with missing values is answered", 4, [([profile()], UNKNOWN, ())], attributes=NAMES),
         _played("a profile outside the bounds", 4, [([profile()], PERSON | {"lat": 500}, ())], attributes=NAMES),
         _played("other rounds ignore attributes", 4, [([asked(), profile("rnd_2")], PERSON, ())], attributes=NAMES),
+        _played("a category of a grid is answered", 4, [([categories()], PERSON, ())], attributes=NAMES),
+        _played(
+            "a grid with categories outside the bounds",
+            4,
+            [([categories()], PERSON | {"lat": 500}, ())],
+            attributes=NAMES,
+        ),
+        _played("a category of phases is answered", 4, [([waves()], PERSON, ())], attributes=NAMES),
+        _played("a missing category of phases is answered", 4, [([waves()], UNKNOWN, ())], attributes=NAMES),
+        _played(
+            "phases with categories outside the bounds", 4, [([waves()], PERSON | {"lat": 500}, ())], attributes=NAMES
+        ),
         _played("attributes that no round needs", 4, [([asked()], PERSON, ())], attributes=NAMES),
         _played("a round that changed is refused", 4, [([asked()], RECORD, ()), ([asked(kind="grr")], RECORD, ())]),
         *(_timed(f"a cap per period: {name}", period, times) for name, (period, times) in _PERIODS.items()),
@@ -165,12 +197,47 @@ def _refused() -> list[tuple[str, float, list[Any], Any]]:
     return rounds + caps + [(name, 2.0, [asked()], record) for name, record in records]
 
 
+_WRONG_WAVES: dict[str, Json] = {
+    "phases with characters and no attribute": {"attributes": []},
+    "phases with an attribute and no characters": {"characters": []},
+    "phases with fewer rows of characters than waves": {"characters": [[0], [3]]},
+    "phases with a character of another attribute": {"characters": [[0, 1], [3, 0], [0, 0]]},
+    "phases with a character that is not below the categories": {"characters": [[0], [5], [0]]},
+    "phases with a negative character": {"characters": [[0], [-1], [0]]},
+    "phases with a character of a wave of weight zero": {"characters": [[0], [3], [1]]},
+    "phases with an attribute in no wave": {"characters": [[0], [0], [0]]},
+    "phases with a numeric attribute": {"attributes": [attribute_to_wire(INCOME)]},
+    "phases with an attribute twice": {
+        "attributes": [attribute_to_wire(FORMING)] * 2,
+        "characters": [[0, 1], [3, 0], [0, 0]],
+    },
+    "phases with too many categories": {
+        "attributes": [attribute_to_wire(replace(FORMING, values=tuple(f"v{place}" for place in range(15))))]
+    },
+    "phases with too many attributes": {
+        "attributes": [attribute_to_wire(replace(FORMING, name=f"plan{place}")) for place in range(5)],
+        "characters": [[1] * 5, [1] * 5, [0] * 5],
+    },
+}
+
+
 def _undescribed() -> list[tuple[str, Json, Any, list[str]]]:
     strict, wide = profile(unknown="refuse", missing="refuse"), profile()
     wide["spec"]["encoding"]["labels"] = [1, 0, 900, 1]
     return [
         ("a profile of an app without attributes", profile(), RECORD, []),
         ("a profile of other attributes", profile(), PERSON, ["plan"]),
+        ("a grid with categories of an app without attributes", categories(), RECORD, []),
+        (
+            "a grid with two attributes",
+            categories(attributes=[attribute_to_wire(FORMING), attribute_to_wire(INCOME)]),
+            PERSON,
+            NAMES,
+        ),
+        ("a grid with a numeric attribute", categories(attributes=[attribute_to_wire(INCOME)]), PERSON, NAMES),
+        ("a grid with other categories than its mechanism", categories(attributes=[]), PERSON, NAMES),
+        ("phases with categories of an app without attributes", waves(), RECORD, []),
+        *((name, waves(**changes), PERSON, NAMES) for name, changes in _WRONG_WAVES.items()),
         ("a profile without names", profile(), RECORD, NAMES),
         ("a profile without a value", profile(), {"lon": 12.5, "lat": 48.2, "plan": "pro"}, NAMES),
         ("a number for a text", profile(), PERSON | {"plan": 3}, NAMES),

@@ -46,6 +46,8 @@ def _report(name: str, spec: RoundSpec, number: int, values: list[float], first:
 # Values of attributes by turn: known, missing, unknown, at an edge, beyond the edges
 _VALUES: dict[str, tuple[str | float | None, ...]] = {
     "plan": ("free", None, "e\u0301te\u0301", "\u00e9t\u00e9", "pro ", "pro", "Free"),
+    "device": ("new", "new", "old", "new", "old", "new", "old"),
+    "region": ("r13", None, "r1", "nowhere", "r7", "r0", "r12"),
     "income": (0.1, 0.30000000000000004, 0.3, None, -5, 1e9, 0.09999999999999999),
 }
 

@@ -1,6 +1,7 @@
 """The round specs that the vectors are made of: every mechanism over every encoding it goes with."""
 
 from collections.abc import Iterator
+from dataclasses import replace
 
 from sfumato import mechanisms
 from sfumato.privacy.accounting import NANO
@@ -51,6 +52,15 @@ ENCODINGS: dict[str, Encoding] = {
     "centroid_sign": CentroidSignEncoding(((0, 0, 9), (524_288, 524_287, 524_288), (LATTICE - 1, 7, 1), (5, 6, 7))),
 }
 PLAN = Categorical("plan", ["free", "pro", "\u00e9t\u00e9"], unknown="other", missing="category")
+FORMING = replace(PLAN, use="cluster", weight=1.5)
+REGION = Categorical("region", [f"r{place}" for place in range(14)], unknown="other", missing="category", use="cluster")
+DEVICE = Categorical("device", ["old", "new"], use="cluster")
+PHASES_WITH_CATEGORIES = PhaseEncoding(
+    weights=((1_024, 0, 0), (511, -733, 1_200), (-3, -5, -7), (16_384, 1, -9)),
+    phases=32,
+    attributes=(FORMING, DEVICE, REGION),
+    characters=((0, 0, 0), (4, 0, 0), (0, 1, 13), (3, 1, 15)),
+)
 INCOME = Numeric("income", [0, 0.1, 0.30000000000000004, 1e6], missing="category")
 PROFILES: dict[str, Encoding] = {
     "profile": ProfileEncoding((PLAN, INCOME, bin_feature(FEATURES[0])), CENTROIDS),
@@ -90,6 +100,7 @@ def round_specs() -> Iterator[tuple[str, RoundSpec]]:
     yield from _places()
     yield from _counting()
     yield from _profiles()
+    yield from _categories()
 
 
 def _profiles() -> Iterator[tuple[str, RoundSpec]]:
@@ -103,6 +114,26 @@ def _profiles() -> Iterator[tuple[str, RoundSpec]]:
     circles = ProfileEncoding((PLAN,), (), (4, 2), (0, 3), (0, 1))
     spec = RoundSpec(PERIODIC[:2], circles, mechanisms.design("auto", circles.n_symbols, NANO))
     yield "profile of a map over hour", spec
+
+
+def _categories() -> Iterator[tuple[str, RoundSpec]]:
+    """Rounds of shifted grids and phases with categories in the symbol: every mechanism, and outside."""
+    flat = ShiftedGridEncoding(2, 4, 3, attributes=(FORMING,))
+    for turn, kind in enumerate(SCALAR_MECHANISMS):
+        mechanism = mechanisms.design(kind, flat.n_symbols, EPSILONS[turn % len(EPSILONS)])
+        yield f"{kind} over shifted_grid with categories", _spec(flat, mechanism)
+    encoding = ShiftedGridEncoding(2, 4, 3, (0,), (FORMING,))
+    spec = RoundSpec(PERIODIC[:2], encoding, mechanisms.design("auto", encoding.n_symbols, NANO))
+    yield "shifted_grid with categories over hour with outside", count_outside(spec)
+    waves = PHASES_WITH_CATEGORIES
+    for turn, kind in enumerate(SCALAR_MECHANISMS):
+        mechanism = mechanisms.design(kind, waves.phases, EPSILONS[turn % len(EPSILONS)])
+        yield f"{kind} over phase with categories", _spec(waves, mechanism)
+    window = mechanisms.design("window", waves.phases, NANO)
+    yield "phase with categories with outside", count_outside(_spec(waves, window))
+    fine = PhaseEncoding(((1_024, -2_048), (3_072, 511)), 1_024, (REGION,), ((15,), (7,)))
+    spec = RoundSpec(PERIODIC[:2], fine, mechanisms.design("window", 1_024, NANO))
+    yield "phase with many categories over hour with outside", count_outside(spec)
 
 
 def _periodic() -> Iterator[tuple[str, RoundSpec]]:

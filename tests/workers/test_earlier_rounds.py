@@ -41,7 +41,7 @@ class TestEarlierRounds:
         charged = collection.balance().charged_nano
         received: list[object] = []
 
-        def start(params, features, expected) -> Plan:
+        def start(params, features, expected, attributes=()) -> Plan:
             received.append(expected)
             plan = TOY(params, features, expected)
             requested = next(plan)

@@ -45,7 +45,7 @@ class TestStaleClaim:
         stale, current = self.overtake(collection)
         assert run(collection.database, stale, start=Toy(draws=())) is ClaimOutcome.STALE
 
-        def fail(params, features, expected) -> Plan:
+        def fail(params, features, expected, attributes=()) -> Plan:
             raise ValueError
 
         assert run(collection.database, stale, start=fail) is ClaimOutcome.STALE

@@ -107,7 +107,7 @@ class TestSuccessfulJob:
         collection.submit(target_reports=321)
         expected_reports: list[int] = []
 
-        def start(params, features, expected) -> Plan:
+        def start(params, features, expected, attributes=()) -> Plan:
             expected_reports.append(expected)
             return TOY(params, features, expected)
 
@@ -146,7 +146,7 @@ class TestReplay:
         collected_specs: list[RoundSpec] = []
         n_starts = 0
 
-        def start(params, features, expected) -> Plan:
+        def start(params, features, expected, attributes=()) -> Plan:
             nonlocal n_starts
             n_starts += 1
             collected = yield grid_spec(11 + n_starts)  # the replay computes another spec
@@ -254,7 +254,7 @@ class TestFailingJob:
     ) -> None:
         job_id = collection.submit()
 
-        def start(params, features, expected) -> Plan:
+        def start(params, features, expected, attributes=()) -> Plan:
             yield grid_spec()
             raise ValueError("the private value Zw9-4711")
 
@@ -275,7 +275,7 @@ class TestFailingJob:
     def test_refuses_a_model_that_json_cannot_express(self, collection: Collection) -> None:
         job_id = collection.submit()
 
-        def start(params, features, expected) -> Plan:
+        def start(params, features, expected, attributes=()) -> Plan:
             model = yield from Toy(draws=())(params, features, expected)
             return replace(model, diagnostics={"x": float("nan")})
 
@@ -285,7 +285,7 @@ class TestFailingJob:
     def test_passes_a_memory_error_to_the_caller(self, collection: Collection) -> None:
         collection.submit()
 
-        def start(params, features, expected) -> Plan:
+        def start(params, features, expected, attributes=()) -> Plan:
             raise MemoryError
 
         with pytest.raises(MemoryError):

@@ -13,6 +13,7 @@ from sfumato.mechanisms import design
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.privacy.accounting import NANO
 from sfumato.specs import Algorithm, Feature, GridEncoding, Participation, RoundSpec
+from sfumato.specs.attributes import Categorical
 
 PATIENCE_SECONDS = 240.0  # the machine may be busy, or compile kernels for the first time
 THREE_ROUNDS = ((0.0, 0.5), (0.5, 1.0), (0.25, 0.75))  # the first two in parallel, the third across both
@@ -33,7 +34,13 @@ class Toy:
     spins: bool = False
     pause_seconds: float = 0.0
 
-    def __call__(self, params: Algorithm, features: tuple[Feature, ...], expected_reports: int) -> Plan:
+    def __call__(
+        self,
+        params: Algorithm,
+        features: tuple[Feature, ...],
+        expected_reports: int,
+        attributes: tuple[Categorical, ...] = (),
+    ) -> Plan:
         """Return the plan."""
         cells, sizes = 12, []
         for lo, hi in self.draws:

@@ -60,10 +60,10 @@ if TYPE_CHECKING:
         GridEncoding as GridEncoding,
         LatticeEncoding as LatticeEncoding,
         NearestCentroidEncoding as NearestCentroidEncoding,
-        PhaseEncoding as PhaseEncoding,
         ShiftedGridEncoding as ShiftedGridEncoding,
         TreeGridEncoding as TreeGridEncoding,
     )
+    from sfumato.specs.phases import PhaseEncoding as PhaseEncoding
     from sfumato.specs.rounds import (
         Embedding as Embedding,
         Feature as Feature,
@@ -106,10 +106,10 @@ _HOMES = {
         "GridEncoding",
         "LatticeEncoding",
         "NearestCentroidEncoding",
-        "PhaseEncoding",
         "ShiftedGridEncoding",
         "TreeGridEncoding",
     ),
+    "specs.phases": ("PhaseEncoding",),
     "specs.rounds": ("Participation", "Embedding", "Feature", "Place"),
     "specs.attributes": ("Categorical", "Numeric"),
     "device.shuffled": ("ShuffledDevice",),

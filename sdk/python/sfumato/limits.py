@@ -7,6 +7,11 @@ MAX_RECORDS_PER_USER = 1_000_000  # maximum of records of one user that a job us
 MAX_INT32 = 2**31 - 1
 MAX_STEPS = 1 << 16  # lattice units across a feature's range
 
+# Attributes that form clusters by phases. Each category but one needs waves with its character. 1024 waves have each
+# character of four attributes with 16 categories about 20 times, and 5 times without another attribute.
+MAX_PHASE_ATTRIBUTES = 4
+MAX_PHASE_CATEGORIES = 16  # with `other` and `missing`
+
 MAX_CELL_SYMBOLS = 4096  # maximum cells of a grid with one bit per symbol in a report
 MAX_SUBSET_SYMBOLS = MAX_CELL_SYMBOLS + 1  # the cells, and one symbol for records outside of the bounds
 MAX_RESPONSE_SYMBOLS = MAX_SYMBOLS + 1  # likewise

@@ -15,7 +15,14 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypedDict, TypeVar, ca
 
 from sfumato.errors import InvalidSetting, InvalidSpec
 from sfumato.kinds import TrustModel
-from sfumato.limits import MAX_FEATURES, MAX_INT32, MAX_RECORD_FEATURES, MAX_RECORDS_PER_USER
+from sfumato.limits import (
+    MAX_FEATURES,
+    MAX_INT32,
+    MAX_PHASE_ATTRIBUTES,
+    MAX_PHASE_CATEGORIES,
+    MAX_RECORD_FEATURES,
+    MAX_RECORDS_PER_USER,
+)
 from sfumato.plain import to_plain
 from sfumato.validation import NAME_PATTERN, Parameter, parameter, parameters_of
 
@@ -34,7 +41,9 @@ _OUTSIDE = (
 
 _ATTRIBUTES = (
     "Columns of a record that describe or form clusters, with public vocabularies or bins. A vocabulary that is taken "
-    "from the records would reveal rare values. Over reports, they describe clusters only."
+    f"from the records would reveal rare values. Over reports, up to {MAX_PHASE_ATTRIBUTES} attributes may form "
+    f"clusters, each of at most {MAX_PHASE_CATEGORIES} categories. One of few values may form clusters of any shape, "
+    "of up to three features."
 )
 
 
@@ -114,9 +123,16 @@ class _ReportSettings(DatasetSettings):
     def __post_init__(self) -> None:
         super(_ReportSettings, self).__post_init__()
         object.__setattr__(self, "attributes", tuple(self.attributes))
-        if forming := [each.name for each in self.attributes if each.use != "describe"]:
-            message = f"attributes of a {self.trust} dataset must describe: remove the use cluster of {forming[0]}"
-            raise InvalidSetting("attributes", message)
+        forming = [each.name for each in self.attributes if each.use != "describe"]
+        if len(forming) > MAX_PHASE_ATTRIBUTES:
+            raise InvalidSetting(
+                "attributes",
+                f"at most {MAX_PHASE_ATTRIBUTES} attributes of a {self.trust} dataset may have the use cluster, not "
+                f"{len(forming)}: let {forming[MAX_PHASE_ATTRIBUTES]} describe",
+            )
+        if weighed := [each.name for each in self.attributes if getattr(each, "weight", 1) != 1]:
+            message = f"a weight has no effect in a {self.trust} dataset, whose reports have no distances: "
+            raise InvalidSetting("attributes", f"{message}remove the weight of {weighed[0]}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

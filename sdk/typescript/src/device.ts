@@ -17,7 +17,7 @@ import { Http, readRetryAfter, unexpectedResponse, type HttpOptions, type Reques
 import { findDay, findFirstDay, findNextBegin, readPeriodCap, type PeriodCap } from "./periods.js";
 import { checkReceipt, findSettledState } from "./receipts.js";
 import { describeDifference, hasSpec, readId, readOpenRounds, type OpenRound } from "./rounds.js";
-import { checkRecord, findOutside, ownAttributes, perturb, readRoundSpec, type Feature, type PersonRecord, type RecordCheck, type RoundSpec } from "./specs.js";
+import { checkRecord, findOutside, ownAttributes, perturb, readRecord, readRoundSpec, type Feature, type PersonRecord, type RecordCheck, type RoundSpec } from "./specs.js";
 import { sumSpentNano, type Memo, type MemoState, type Memory, type Store } from "./store.js";
 import { Turns } from "./turns.js";
 
@@ -83,7 +83,7 @@ export interface DeviceOptions extends HttpOptions {
   /** Features that the app expects. The device refuses a round with other features or bounds. */
   readonly features?: readonly Feature[];
   /**
-   * Names of the attributes that the app reports. The device refuses profile rounds about others. With attributes, a record
+   * Names of the attributes that the app reports. The device refuses rounds that need others. With attributes, a record
    * has names and contains their values, too: text, numbers, or null for a missing value.
    */
   readonly attributes?: readonly string[];
@@ -194,7 +194,7 @@ export class Device {
   }
 
   /**
-   * Check a record against the features, which are those of the open rounds unless the app passed `features`.
+   * Check a record against the open rounds, or against the features alone if the app passed `features`.
    *
    * The check sends no report, spends nothing and reads neither the memory nor the draws.
    *
@@ -203,11 +203,18 @@ export class Device {
    * @throws ApiProblem or Unreachable The open rounds cannot be read.
    */
   async check(record: PersonRecord): Promise<RecordCheck> {
-    const known = this.#features ? [this.#features] : (await this.#turns.run(() => this.fetchRounds())).rounds.map(({ spec }) => readRoundSpec(spec).features);
-    const point = leaveOut(record, this.#attributes);
-    const [first] = known.map((features) => checkRecord(features, point));
+    if (this.#features) return checkRecord(this.#features, leaveOut(record, this.#attributes));
+    const { rounds } = await this.#turns.run(() => this.fetchRounds());
+    const [first] = rounds.map((round) => this.#checkFor(readRoundSpec(round.spec), record));
     if (first === undefined) throw new InvalidSpec("the features are unknown while no round is open: pass `features` to the device");
     return first;
+  }
+
+  /** Check a record for a round. If the app does not report its attributes, check the features alone. */
+  #checkFor(spec: RoundSpec, record: PersonRecord): RecordCheck {
+    const reports = ownAttributes(spec).every(({ name }) => this.#attributes.includes(name));
+    const { point } = reports ? readRecord(spec, this.partFor(spec, record)) : { point: leaveOut(record, this.#attributes) };
+    return checkRecord(spec.features, point);
   }
 
   /** Return the ids of rounds with reports that the service has not acknowledged yet. */

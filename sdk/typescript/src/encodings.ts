@@ -1,5 +1,6 @@
 /** Encodings: deterministic public functions that turn a point in [0, 1]^d and a slot into a symbol. */
 
+import { readAttribute, type Attribute } from "./attributes.js";
 import { at, check, checkKeys, hasOddParity, integer, list, quotient, type Json } from "./checks.js";
 
 export const MAX_FEATURES = 64;
@@ -26,7 +27,10 @@ export interface Encoding {
   readonly nSymbols: number | undefined;
   /** Return whether the encoding suits periodic features with these indices. If absent, it suits plain features alone. */
   readonly suits?: (circles: readonly number[]) => boolean;
-  symbol(point: readonly number[], slot: number): Symbol;
+  /** The attributes whose categories are part of the symbols, if there are any. */
+  readonly attributes?: readonly Attribute[];
+  /** Return the symbol of a point under a slot. `codes` has the category of each attribute. */
+  symbol(point: readonly number[], slot: number, codes: readonly number[]): Symbol;
 }
 
 /** An encoding that turns a point into a vector of integers in 0 .. steps. */
@@ -67,10 +71,11 @@ function readGrid(wire: Json): Encoding {
 /**
  * Read a shifted grid: a coarse grid with `shifts` public shifts per feature. The slot is the shift index in row-major order.
  *
- * A feature has `cells` coarse cells on a circle, and one more between bounds.
+ * A feature has `cells` coarse cells on a circle, and one more between bounds. With an attribute of V categories, the symbol is
+ * V times the cell plus the category.
  */
 function readShiftedGrid(wire: Json): Encoding {
-  checkKeys(wire, "shifted_grid", ["type", "n_features", "cells", "shifts"], ["circles"]);
+  checkKeys(wire, "shifted_grid", ["type", "n_features", "cells", "shifts"], ["circles", "attributes"]);
   const nFeatures = integer(wire["n_features"], "n_features", 1, 8);
   const cells = integer(wire["cells"], "cells", 1, 4096);
   const shifts = integer(wire["shifts"], "shifts", 1, 64);
@@ -80,21 +85,24 @@ function readShiftedGrid(wire: Json): Encoding {
   check(circles.every((place, index) => index === 0 || place > at(circles, index - 1)), "circles must be ascending");
   check(circles.length === 0 || cells >= 2, "a circle must have at least 2 cells");
   const along = Array.from({ length: nFeatures }, (_, feature) => cells + Number(!circles.includes(feature)));
-  const nSymbols = along.reduce((product, n) => product * n, 1);
+  const attributes = list(wire["attributes"] ?? [], "attributes", 0, 1, readAttribute);
+  check(attributes.every(({ kind }) => kind === "categorical"), "the attribute of a shifted grid must be categorical");
+  const nCategories = attributes.reduce((product, each) => product * each.nCategories, 1);
+  const nSymbols = along.reduce((product, n) => product * n, nCategories);
   const nSlots = shifts ** nFeatures;
   check(nSymbols <= MAX_SYMBOLS, `a shifted grid may have at most ${MAX_SYMBOLS} symbols`);
   check(nSlots <= MAX_SYMBOLS, `a shifted grid may have at most ${MAX_SYMBOLS} slots`);
-  const symbol = (point: readonly number[], slot: number) => {
+  const symbol = (point: readonly number[], slot: number, codes: readonly number[]) => {
     let index = 0;
     for (let feature = 0; feature < nFeatures; feature += 1) {
       const shift = quotient(slot, shifts ** (nFeatures - 1 - feature)) % shifts;
       const coarse = quotient(cellIndex(at(point, feature), cells * shifts) + shift, shifts);
       index = index * at(along, feature) + (coarse % at(along, feature));
     }
-    return index;
+    return index * nCategories + (codes[0] ?? 0);
   };
   const suits = (periodic: readonly number[]) => periodic.join() === circles.join();
-  return { type: "shifted_grid", nFeatures, nSlots, nSymbols, suits, symbol };
+  return { type: "shifted_grid", nFeatures, nSlots, nSymbols, attributes, suits, symbol };
 }
 
 /** Read a tree grid: dyadic cells of different levels that tile the bounds, in Z-order. */
@@ -142,6 +150,10 @@ export function findLastAtOrBelow(ascending: readonly number[], value: number): 
   return low;
 }
 
+const MAX_WAVES = 1024;
+const MAX_PHASE_ATTRIBUTES = 4;
+const MAX_PHASE_CATEGORIES = 16; // with those of unknown and of missing values
+
 type Weights = readonly (readonly number[])[];
 
 function readWeights(wire: unknown, most: number): Weights {
@@ -158,21 +170,60 @@ function project(weights: readonly number[], point: readonly number[]): number {
   return weights.reduce((sum, weight, feature) => sum + weight * cellIndex(at(point, feature), LATTICE), 0);
 }
 
+/** Read the attributes of phases: few ones with a vocabulary, because each category needs waves. */
+function readPhaseAttributes(wire: unknown): Attribute[] {
+  const attributes = list(wire, "attributes", 0, MAX_PHASE_ATTRIBUTES, readAttribute);
+  check(new Set(attributes.map(({ name }) => name)).size === attributes.length, "the attributes of phases must have unique names");
+  check(attributes.every(({ kind }) => kind === "categorical"), "the attributes of phases must be categorical");
+  check(
+    attributes.every(({ nCategories }) => nCategories <= MAX_PHASE_CATEGORIES),
+    `an attribute of phases may have at most ${MAX_PHASE_CATEGORIES} categories`,
+  );
+  return attributes;
+}
+
+/** Read the characters of each wave, per attribute: an integer below the number of categories. Without attributes, none. */
+function readCharacters(wire: unknown, attributes: readonly Attribute[], weights: Weights): Weights {
+  const nRows = attributes.length === 0 ? 0 : weights.length;
+  const rows = list(wire, "characters", nRows, nRows, (row) => {
+    const own = list(row, "a row of characters", attributes.length, attributes.length, (character) => character);
+    return own.map((character, place) => integer(character, "characters", 0, at(attributes, place).nCategories - 1));
+  });
+  const isZero = (row: readonly number[]) => row.every((number) => number === 0);
+  check(
+    rows.every((row, wave) => isZero(row) || !isZero(at(weights, wave))),
+    "a wave of weight zero must have characters of zero",
+  );
+  check(
+    attributes.every((_, place) => rows.some((row) => at(row, place) !== 0)),
+    "each attribute must be in a wave",
+  );
+  return rows;
+}
+
 /**
  * Read a phase encoding: the slot selects a public wave, and the symbol is its quantised phase at the point.
  *
- * It suits a circle if each wave makes whole turns along it.
+ * It suits a circle if each wave makes whole turns along it. A category c of m adds a c / m turns for the character a of the wave,
+ * rounded down to a phase unit.
  */
 function readPhase(wire: Json): Encoding {
-  checkKeys(wire, "phase", ["type", "weights", "phases"]);
-  const weights = readWeights(wire["weights"], 1024);
+  checkKeys(wire, "phase", ["type", "weights", "phases"], ["attributes", "characters"]);
+  const weights = readWeights(wire["weights"], MAX_WAVES);
   const phases = integer(wire["phases"], "phases", 4, 1024);
-  const symbol = (point: readonly number[], slot: number) => {
-    const turned = project(at(weights, slot), point) % TURN;
+  const attributes = readPhaseAttributes(wire["attributes"] ?? []);
+  const characters = readCharacters(wire["characters"] ?? [], attributes, weights);
+  const symbol = (point: readonly number[], slot: number, codes: readonly number[]) => {
+    let turned = project(at(weights, slot), point) % TURN;
+    attributes.forEach(({ nCategories }, place) => {
+      const step = (at(at(characters, slot), place) * at(codes, place)) % nCategories;
+      turned += quotient(step * TURN, nCategories); // below 2^34
+    });
+    turned %= TURN;
     return quotient((turned < 0 ? turned + TURN : turned) * phases, TURN);
   };
   const suits = (circles: readonly number[]) => weights.every((row) => circles.every((place) => at(row, place) % FULL_TURN === 0));
-  return { type: "phase", nFeatures: at(weights, 0).length, nSlots: weights.length, nSymbols: phases, suits, symbol };
+  return { type: "phase", nFeatures: at(weights, 0).length, nSlots: weights.length, nSymbols: phases, attributes, suits, symbol };
 }
 
 /** Read a lattice: the symbol is the vector of floor(x steps + 1/2) over the coordinates x in [0, 1]. */
@@ -236,7 +287,7 @@ function readCentroidSign(wire: Json): Encoding {
   return { type: "centroid_sign", nFeatures, nSlots: (nFeatures + 1) * nRows, nSymbols: 2, symbol };
 }
 
-/** Readers of the encodings of points, by their `type` in JSON. `profiles.ts` reads the one that also has attributes. */
+/** Readers of the encodings, by their `type` in JSON, except that of profiles; see `profiles.ts`. */
 export const ENCODINGS: Readonly<Record<string, (wire: Json) => Encoding>> = {
   grid: readGrid,
   shifted_grid: readShiftedGrid,

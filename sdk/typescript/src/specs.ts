@@ -1,11 +1,12 @@
 /** Round specs and records. A spec contains everything that a device needs to send a report. All devices receive the same bytes. */
 
-import { at, check, checkKeys, decimalWord, finite, isObject, list, type Json } from "./checks.js";
+import type { Attribute } from "./attributes.js";
+import { check, checkKeys, decimalWord, finite, isObject, list, type Json } from "./checks.js";
 import { addsSymbol, ENCODINGS, isLattice, MAX_FEATURES, type Encoding, type Symbol } from "./encodings.js";
 import { drawBelow, WORD_SPAN, type Entropy } from "./entropy.js";
 import { InvalidPoint } from "./errors.js";
 import { isLatticeNoise, MECHANISMS, type Mechanism } from "./mechanisms.js";
-import { isProfile, readProfile, type Attribute } from "./profiles.js";
+import { readProfile } from "./profiles.js";
 
 export const SPEC_VERSION = 1;
 
@@ -114,7 +115,7 @@ export function readRoundSpec(wire: unknown): RoundSpec {
 }
 
 function checkAttributes(features: readonly Feature[], encoding: Encoding): void {
-  for (const { name, kind } of isProfile(encoding) ? encoding.attributes : []) {
+  for (const { name, kind } of encoding.attributes ?? []) {
     const feature = features.find((each) => each.name === name);
     const fits = feature === undefined || (kind === "numeric" && feature.periodic !== true);
     check(fits, "an attribute with the name of a feature must be numeric, and the feature must not be periodic");
@@ -123,18 +124,19 @@ function checkAttributes(features: readonly Feature[], encoding: Encoding): void
 
 /** Return the attributes that the record of a round has in addition to its features. */
 export function ownAttributes({ features, encoding }: RoundSpec): readonly Attribute[] {
-  if (!isProfile(encoding)) return [];
-  return encoding.attributes.filter(({ name }) => !features.some((feature) => feature.name === name));
+  const attributes = encoding.attributes ?? [];
+  return attributes.filter(({ name }) => !features.some((feature) => feature.name === name));
 }
 
 /**
- * Return the part of a record that has the features, and the category of each attribute of a profile round.
+ * Return the part of a record that has the features, and the category of each attribute of the round.
  *
  * All attributes are read before the slot is drawn, so that a refusal does not depend on the slot.
  */
 export function readRecord(spec: RoundSpec, record: PersonRecord): { readonly point: PersonRecord; readonly codes: readonly number[] } {
   const { features, encoding } = spec;
-  if (!isProfile(encoding)) return { point: record, codes: [] };
+  const attributes = encoding.attributes ?? [];
+  if (attributes.length === 0) return { point: record, codes: [] };
   const names = features.map(({ name }) => name);
   const own = ownAttributes(spec).map(({ name }) => name);
   let point = record;
@@ -148,7 +150,7 @@ export function readRecord(spec: RoundSpec, record: PersonRecord): { readonly po
   }
   const values = readValues(features, point);
   const valueOf = (name: string): unknown => (names.includes(name) ? values[names.indexOf(name)] : given[name]);
-  return { point: values, codes: encoding.attributes.map((each) => each.category(valueOf(each.name))) };
+  return { point: values, codes: attributes.map((each) => each.category(valueOf(each.name))) };
 }
 
 function readTagged<T>(kinds: Readonly<Record<string, (wire: Json) => T>>, name: string, wire: unknown): T {
@@ -300,8 +302,7 @@ export function encode(spec: RoundSpec, record: PersonRecord, slot: number, entr
   const { encoding, mechanism } = spec;
   const { point, codes } = readRecord(spec, record);
   if (!spec.countsOutside || checkRecord(spec.features, point).outside.length === 0) {
-    const first = encoding.symbol(scale(spec.features, point), slot);
-    const own = typeof first === "number" && codes.length > 0 ? first + at(codes, slot) : first;
+    const own = encoding.symbol(scale(spec.features, point), slot, codes);
     return spec.countsOutside && typeof own !== "number" ? [...own, 0] : own;
   }
   if (isLatticeNoise(mechanism)) return [...spec.features.map(() => Math.floor(mechanism.steps / 2)), mechanism.mark];

@@ -162,6 +162,20 @@ test("check validates a record, sends nothing and does not use the memory", asyn
   assert.equal(service.sent.length, 0);
 });
 
+test("check reads the attributes of a round that the app reports", async () => {
+  const { attributes, calls } = loadVectors("devices").find(({ name }) => name === "a category of phases is answered");
+  const round = structuredClone(calls[0].open.rounds[0]);
+  round.spec.encoding.attributes[0].unknown = "refuse";
+  const { service, device } = createScene(round);
+  const { record } = calls[0];
+  assert.deepEqual(await device({ attributes }).check(record), { outside: [] });
+  await assert.rejects(device({ attributes }).check({ ...record, plan: "gold" }), (error) => error.code === "point_invalid");
+  const { plan, ...rest } = record;
+  assert.deepEqual(await device({ attributes: ["income"] }).check(rest), { outside: [] });
+  assert.equal(typeof plan, "string");
+  assert.equal(service.sent.length, 0);
+});
+
 /** A position as browsers return it: its properties are accessors of a prototype, and not its own. */
 function createPosition(latitude, longitude) {
   class Coordinates { get latitude() { return latitude; } get longitude() { return longitude; } get accuracy() { return 12; } }

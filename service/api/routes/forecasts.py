@@ -21,6 +21,7 @@ from service.api.job_submission import (
     read_release_terms,
     release_terms,
     require_algorithm,
+    require_features_alone,
     require_mu_accounting,
 )
 from service.context import GatewayContext
@@ -32,7 +33,6 @@ from service.schemas.series_forecasts import NewSeriesForecast, SeriesForecast
 from service.schemas.specs import features_to_domain
 from sfumato.forecast import (
     SeriesRelease,
-    check_attributes_of,
     forecast,
     forecast_records,
     forecast_series,
@@ -58,6 +58,7 @@ from sfumato.specs import (
     profile_from_wire,
     to_series_algorithm,
 )
+from sfumato.specs.attributes import Categorical
 
 router = APIRouter(prefix="/v1/forecasts", tags=["forecasts"], route_class=DocumentRoute)
 
@@ -79,7 +80,7 @@ def create_forecast(body: NewForecast, caller: AnalystCaller, services: Services
     A forecast reads no data, costs nothing and stores nothing. The same request always has the same response, but for
     the number of jobs that remain. Needs the scope `jobs`; for the numbers of jobs also `ledger` or `grants`.
     """
-    features, n_features, max_per_user, balance = _dimensions(body, caller, services)
+    features, n_features, max_per_user, balance, attributes = _dimensions(body, caller, services)
     wire = body.algorithm.model_dump()
     if body.expected_records is not None:
         central = central_algorithm_from_wire(wire)
@@ -100,11 +101,19 @@ def create_forecast(body: NewForecast, caller: AnalystCaller, services: Services
         return respond(records_forecast_to_wire(over_records))
     algorithm = local_algorithm_from_wire(wire)
     n_reports = body.expected_reports or 0
-    check_periodic(resolve(algorithm, n_features, n_reports)[0], features)
+    check_periodic(resolve(algorithm, n_features, n_reports, attributes)[0], features)
     circles = circles_of(features)
-    made = forecast(algorithm, n_features=n_features, expected_reports=n_reports, family=body.family, circles=circles)
+    made = forecast(
+        algorithm,
+        n_features=n_features,
+        expected_reports=n_reports,
+        family=body.family,
+        circles=circles,
+        attributes=attributes,
+    )
     if body.target is not None:
-        made = replace(made, needed=reports_needed(algorithm, n_features, **body.target.model_dump()))
+        target = body.target.model_dump()
+        made = replace(made, needed=reports_needed(algorithm, n_features, **target, attributes=attributes))
     return respond(forecast_to_wire(made))
 
 
@@ -155,6 +164,7 @@ def create_series_forecast(body: NewSeriesForecast, caller: AnalystCaller, servi
         with services.database.reading() as session:
             dataset = datasets.get(session, caller, body.dataset_id)
             require_algorithm(dataset, algorithm)
+            require_features_alone(dataset)
             n_features, accounting, max_per_user = dataset.n_features, dataset.accounting, dataset.max_records_per_user
             circles = circles_of(dataset.features)
             release = release_terms(dataset, body)
@@ -181,8 +191,8 @@ def create_series_forecast(body: NewSeriesForecast, caller: AnalystCaller, servi
 
 def _dimensions(
     body: NewForecast, caller: Caller, services: GatewayContext
-) -> tuple[tuple[Feature, ...], int, int, Balance | None]:
-    """Return the features, their number, the maximal records per user, and the budget if the key may read it.
+) -> tuple[tuple[Feature, ...], int, int, Balance | None, tuple[Categorical, ...]]:
+    """Return the features, their number, the maximal records per user, the budget if the key may read it, attributes.
 
     The features are empty if the body has only their number, or vectors.
     """
@@ -198,10 +208,10 @@ def _dimensions(
                 algorithm = algorithm_to_domain(body.algorithm)
                 require_mu_accounting(dataset, algorithm)
                 chosen, _ = resolve_central(cast("CentralAlgorithm | Auto", algorithm), columns.n_planned)
-                check_attributes_of(chosen, columns.attributes)
+                chosen.require_attributes(columns.attributes)
             reads_budget = caller.may(Scope.LEDGER) or caller.may(Scope.GRANTS)
             balance = ledger.balance(session, dataset.id) if reads_budget else None
-            return features, columns.n_planned, dataset.max_records_per_user, balance
+            return features, columns.n_planned, dataset.max_records_per_user, balance, columns.attributes
     listed = features_to_domain(body.features) if isinstance(body.features, list) else ()
     features = listed if isinstance(listed, tuple) else ()
-    return features, body.count_features(), body.max_records_per_user or 1, None
+    return features, body.count_features(), body.max_records_per_user or 1, None, ()

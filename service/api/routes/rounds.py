@@ -51,10 +51,12 @@ from sfumato.specs import (
     ProfileEncoding,
     RoundSpec,
     ShiftedGridEncoding,
+    attributes_of,
     circles_of,
     design_for,
     most_vectors,
 )
+from sfumato.specs.attributes import clustering_attributes
 from sfumato.transport.batches import MEDIA_TYPE
 
 router = APIRouter(prefix="/v1", tags=["rounds"], route_class=DocumentRoute)
@@ -112,6 +114,13 @@ def _spec(dataset: Dataset, body: NewRound) -> RoundSpec:
     if isinstance(encoding, ProfileEncoding):
         message = "a round of a profile belongs to its job: submit a job of the type profile"
         raise ValidationFailed(errors=[{"pointer": "/encoding", "message": message}])
+    attributes = attributes_of(encoding)
+    if attributes != tuple(each for each in clustering_attributes(dataset.attributes) if each in attributes):
+        message = (
+            "the attributes must be among those that form clusters of the dataset, as the dataset declares them and in "
+            "its order"
+        )
+        raise ValidationFailed(errors=[{"pointer": "/encoding/attributes", "message": message}])
     if encoding.n_features != len(features):
         message = f"the encoding must have {len(features)} features, as the dataset does"
         raise ValidationFailed(errors=[{"pointer": "/encoding", "message": message}])

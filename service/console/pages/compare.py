@@ -17,6 +17,7 @@ from service.console.rendering import as_json, job_name, show
 from service.console.request import Page, Visit
 from service.http.problems import Conflict, Problem, ValidationFailed
 from sfumato.errors import InvalidSpec
+from sfumato.model.category_maps import category_maps
 from sfumato.model.cluster_model import ClusterModel, model_from_wire
 from sfumato.model.separation import Comparison, compare
 from sfumato.plotting.shading import colour
@@ -103,7 +104,7 @@ def _match(pair: Pair) -> Comparison:
 
 def _compare_models(results: list[Json]) -> Json:
     first, *others = models = _models(results)
-    plane = plane_of(first, "", "")
+    plane = plane_of(first, "", "") if all(len(category_maps(each)) == 1 for each in models) else None
     return {
         "comparisons": [_comparison((first, each)) for each in others],
         "plane": plane,
@@ -160,7 +161,8 @@ def _moves(pair: Pair, left: int, right: int, scaled: NDArray[np.float64]) -> li
 
 def _build_map(results: list[Json], at: int, across: str, up: str) -> Json | None:
     models = _models(results)
-    plane = plane_of(models[0], across, up) if all(model.n_clusters for model in models) else None
+    is_drawn = all(model.n_clusters and len(category_maps(model)) == 1 for model in models)
+    plane = plane_of(models[0], across, up) if is_drawn else None
     if plane is None:
         return None
     peak = max(peak_of(model, plane) for model in models)

@@ -35,7 +35,7 @@ from sfumato.records.mixed import count_categories
 from sfumato.sizing.job_costs import job_cost
 from sfumato.sizing.required_reports import planned_features
 from sfumato.specs import ALGORITHMS, MAX_FEATURES, Auto, CentralAlgorithm, local_algorithm_from_wire, to_algorithm
-from sfumato.specs.attributes import attributes_from_wire, clustering_attributes
+from sfumato.specs.attributes import Categorical, attributes_from_wire, clustering_attributes
 
 DAY_SECONDS = 86_400
 _COLLECTION = ("target_reports", "min_reports", "collect_days")
@@ -115,10 +115,16 @@ def _form_values(visit: Visit) -> dict[str, str]:
 
 
 def columns(dataset: Json) -> list[Json]:
-    """Return the features and clustering attributes that the form of a job offers as boxes, with their positions."""
-    if dataset["trust"] != "central" or not isinstance(dataset["features"], list):
+    """Return the features and clustering attributes that the form of a job offers as boxes, with their positions.
+
+    Over reports, it offers the attribute alone, because devices report all features.
+    """
+    if not isinstance(dataset["features"], list):
         return []
-    offered = dataset["features"] + [each for each in dataset["attributes"] if each["use"] == "cluster"]
+    forming = [each for each in dataset["attributes"] if each["use"] == "cluster"]
+    if dataset["trust"] != "central":
+        return forming
+    offered = dataset["features"] + forming
     return offered if 1 < len(offered) <= MAX_FEATURES else []
 
 
@@ -129,7 +135,15 @@ def _chosen(dataset: Json, values: dict[str, str]) -> list[str] | None:
         return None
     ticked = set(values["features"].split(","))
     names = [each["name"] for place, each in enumerate(offered) if str(place) in ticked]
-    return None if len(names) == len(offered) else names
+    if len(names) == len(offered):
+        return None
+    always = [] if dataset["trust"] == "central" else [each["name"] for each in dataset["features"]]
+    return always + names
+
+
+def _numeric_places(dataset: Json) -> str:
+    """Return the places of the columns that are features, as the form lists ticked columns."""
+    return ",".join(str(place) for place, each in enumerate(columns(dataset)) if each.get("use") != "cluster")
 
 
 async def _form(
@@ -139,6 +153,9 @@ async def _form(
     about = describe_algorithms(dataset["trust"])
     if tag not in about:
         raise NotFound("the dataset does not support this algorithm")
+    takes_categories = tag == Auto.type or ALGORITHMS[tag].definition.takes_categories
+    if not takes_categories and "features" not in values:
+        values = values | {"features": _numeric_places(dataset)}
     budget = await visit.api.get_existing(f"/datasets/{dataset['id']}/budget")
     forecast = None
     if step:
@@ -153,6 +170,7 @@ async def _form(
         fields=fields(tag),
         families=FAMILIES,
         columns=columns(dataset),
+        takes_categories=takes_categories,
         values=values,
         budget=budget,
         forecast=forecast,
@@ -180,10 +198,11 @@ async def _forecast(visit: Visit, dataset: Json, values: dict[str, str]) -> tupl
         return None, problem
     budget = await visit.api.get_existing(f"/datasets/{dataset['id']}/budget")
     left = inf if budget is None else budget["remaining"]
-    return forecast | {"curves": await run_in_threadpool(_curves, dataset, body, forecast, left)}, None
+    by = () if dataset["trust"] == "central" else _forming(dataset, values)
+    return forecast | {"curves": await run_in_threadpool(_curves, dataset, body, forecast, left, by)}, None
 
 
-def _curves(dataset: Json, body: Json, forecast: Json, left: float) -> Json:
+def _curves(dataset: Json, body: Json, forecast: Json, left: float, by: tuple[Categorical, ...]) -> Json:
     """Return the curves of a forecast, with advice within the epsilon that is left.
 
     Over reports, `auto` selects an algorithm for each point.
@@ -200,6 +219,7 @@ def _curves(dataset: Json, body: Json, forecast: Json, left: float) -> Json:
         max_records_per_user=dataset["max_records_per_user"] or 1,
         noun=noun,
         family=body.get("family"),
+        attributes=by,
         most_epsilon=left,
         states_size=bool(forecast.get("insufficient") or forecast["warnings"]),
     )
@@ -250,10 +270,8 @@ def _describe_share(values: dict[str, str], dataset: Json, budget: Json) -> Json
     if isinstance(features, dict):
         n_features = features["dimensions"]
     else:
-        by = clustering_attributes(attributes_from_wire(dataset["attributes"]))
         ticked = [each for each in features if names is None or each["name"] in names]
-        chosen_by = [each for each in by if names is None or each.name in names]
-        n_features = planned_features(len(ticked), count_categories(chosen_by))
+        n_features = planned_features(len(ticked), count_categories(_forming(dataset, values)))
     try:
         requested = to_algorithm(algorithm(values["type"], values))
         if dataset["trust"] not in requested.definition.trust:
@@ -273,6 +291,13 @@ def _describe_share(values: dict[str, str], dataset: Json, budget: Json) -> Json
     }
 
 
+def _forming(dataset: Json, values: dict[str, str]) -> tuple[Categorical, ...]:
+    """Return the attributes by which the job of a form clusters."""
+    names = _chosen(dataset, values)
+    by = clustering_attributes(attributes_from_wire(dataset["attributes"]))
+    return tuple(each for each in by if names is None or each.name in names)
+
+
 def _describe_releases(values: dict[str, str], dataset: Json, budget: Json | None) -> str:
     """Return sentences about the cost of a job's releases, or nothing if the form has no valid values for it."""
     try:
@@ -284,6 +309,7 @@ def _describe_releases(values: dict[str, str], dataset: Json, budget: Json | Non
             "honest_share": Fraction(repr(float(values.get("honest_share", "")))),
             "delta_atto": parse_delta(values.get("shuffled_delta") or DEFAULT_RELEASE_DELTA),
             "circles": tuple(place for place, each in enumerate(dataset["features"]) if each.get("periodic")),
+            "attributes": _forming(dataset, values),
         }
         epsilon_nano, delta_atto = forecast_releases(requested, **terms)
         is_gaussian = dataset["accounting"] == "gaussian"

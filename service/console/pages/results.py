@@ -19,6 +19,7 @@ from service.console.request import Page, Visit
 from service.http.problems import NotFound, ValidationFailed
 from sfumato.api.parsers import parse_result
 from sfumato.api.result_page import html_page
+from sfumato.model.category_maps import CategoryMap, category_maps
 from sfumato.model.cluster_model import ClusterModel, model_from_wire
 from sfumato.model.feature_shares import by_column
 from sfumato.model.levels import describe_levels
@@ -55,7 +56,8 @@ async def _show_result(
     result = await visit.api.get(f"/jobs/{visit.id('job_id')}/result")
     model = await run_in_threadpool(model_from_wire, result["model"])
     apart = await run_in_threadpool(separation, model)
-    plane, shown = plane_of(model, "", ""), shown_features(model)
+    shown, maps = shown_features(model), category_maps(model)
+    plane = plane_of(maps[0].model, "", "")
     return show(
         visit,
         "result.html",
@@ -70,12 +72,14 @@ async def _show_result(
         else cards(result["profile"], [colour(place)[1] for place in range(model.n_clusters)]),
         n_features=len(model.features),
         plane=plane,
+        axes=shown_features(maps[0].model),
+        drawings=_drawings(maps),
         has_places=geojson.places_of(model) is not None,
-        pairs=planes(model),
+        pairs=planes(model) if len(maps) == 1 else [],
         clusters=clusters(model, apart, list(shown))[:SHOWN_CLUSTERS],
         n_clusters=model.n_clusters,
         has_ellipses=model.n_clusters <= MANY_CLUSTERS,
-        controls=[] if plane is None else layers_of([model], plane),
+        controls=[] if plane is None else layers_of([maps[0].model], plane),
         levels=model.levels if len(model.levels) > 1 else (),
         nested=describe_levels(model.levels),
         silhouette=finite_or_none(apart.silhouette),
@@ -152,16 +156,25 @@ def _within(value: float) -> float:
     return round(min(max(value, 0.0), 100.0), 2) if math.isfinite(value) else 0.0
 
 
+def _drawings(maps: Sequence[CategoryMap]) -> list[tuple[str, str]]:
+    """Return the query and the heading of each map: one for each category of the attribute that formed the clusters."""
+    if len(maps) == 1:
+        return [("", "")]
+    return [(f"?category={place}", f"{each.attribute} = {each.category}") for place, each in enumerate(maps)]
+
+
 async def map_json(visit: Visit) -> Response:
-    """Serve `GET /console/jobs/{job_id}/map.json?across=&up=`: the data of the map for two features."""
+    """Serve `GET /console/jobs/{job_id}/map.json?across=&up=&category=`: the data of the map for two features."""
     result = await visit.api.get(f"/jobs/{visit.id('job_id')}/result")
-    return as_json(
-        await run_in_threadpool(_build_map, result["model"], visit.query_value("across"), visit.query_value("up"))
-    )
+    given = (visit.query_value(name) for name in ("across", "up", "category"))
+    return as_json(await run_in_threadpool(_build_map, result["model"], *given))
 
 
-def _build_map(wire: Json, across: str, up: str) -> Json | None:
-    model = model_from_wire(wire)
+def _build_map(wire: Json, across: str, up: str, category: str) -> Json | None:
+    maps = category_maps(model_from_wire(wire))
+    if (category or "0") not in map(str, range(len(maps))):
+        raise NotFound("choose a category of the result")
+    model = maps[int(category or 0)].model
     plane = plane_of(model, across, up)
     return None if plane is None else map_of(model, plane)
 
@@ -256,7 +269,7 @@ def _harmless(name: str) -> str:
 PAGES: list[Page] = [
     Page("GET", "/jobs/{job_id}/result", result_page),
     Page("POST", "/jobs/{job_id}/names", name_clusters),
-    Page("GET", "/jobs/{job_id}/map.json", map_json, ("across", "up")),
+    Page("GET", "/jobs/{job_id}/map.json", map_json, ("across", "up", "category")),
     Page("GET", "/jobs/{job_id}/plot.svg", picture),
     Page("GET", "/jobs/{job_id}/plot.png", picture_png),
     Page("GET", "/jobs/{job_id}/result.json", result_json),

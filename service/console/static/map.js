@@ -316,8 +316,8 @@
       pen.font = "bold 11px system-ui, sans-serif";
       pen.textAlign = "center";
       pen.textBaseline = "middle";
-      for (let cluster = this.map.centres.length - 1; cluster >= 0; cluster -= 1) { // draw the largest cluster last, on top
-        const [x, y] = [this.x(this.map.centres[cluster].seat[0]), this.y(this.map.centres[cluster].seat[1])];
+      for (const { cluster, seat } of this.map.centres.toReversed()) { // draw the largest cluster last, on top
+        const [x, y] = [this.x(seat[0]), this.y(seat[1])];
         pen.beginPath();
         pen.arc(x, y, 9, 0, 2 * Math.PI);
         pen.fillStyle = look().ground;

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 
+from clustering.phases.cluster_search import NOISE_COST
 from clustering.phases.initialisation import (
-    NOISE_COST,
     count,
     find_peak,
     first_harmonics,

@@ -118,8 +118,6 @@ class TestADeclaration:
         local = new | {"trust": "local", "attributes": [PLAN]}
         (declared,) = api.made("/datasets", local)["attributes"]
         assert declared == declared | PLAN
-        forming = local | {"attributes": [PLAN | {"use": "cluster"}]}
-        assert "must describe" in json.dumps(refused(api.post("/datasets", forming), 422, "validation_failed"))
 
 
 class TestAnUpload:

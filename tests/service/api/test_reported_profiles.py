@@ -170,13 +170,6 @@ class TestAProfile:
         assert isinstance(spec.encoding, ProfileEncoding)
         assert (spec.attributes, [each.name for each in spec.encoding.attributes]) == ((), ["x", "y"])
 
-    @SQLITE_ONLY
-    def test_attributes_of_reports_must_describe(self, api: Api) -> None:
-        body = {"name": "d", "trust": "local", "features": [{"name": "x", "lower": 0, "upper": 1}], "epsilon": 1}
-        body |= {"attributes": [PLAN | {"use": "cluster"}]}
-        problem = refused(api.post("/datasets", body), 422, "validation_failed")
-        assert "must describe" in problem["errors"][0]["message"]
-
 
 @SQLITE_ONLY
 class TestShuffledReports:

@@ -5,7 +5,11 @@ from typing import Any
 
 import pytest
 
+from sfumato import mechanisms
 from sfumato.errors import InvalidPoint, InvalidSpec, RoundRefused
+from sfumato.privacy.accounting import NANO
+from sfumato.specs import PhaseEncoding, RoundSpec
+from sfumato.specs.attributes import Categorical
 from tests.sfumato.scripted import FEATURES, RECORD, ScriptedService, open_round
 
 
@@ -38,6 +42,19 @@ class TestCheck:
         service = ScriptedService(open_round())
         assert service.device(features=FEATURES).check(RECORD).outside == ()
         assert service.requests == []
+
+    def test_checks_the_attributes_of_a_round_that_the_app_reports(self) -> None:
+        attribute = Categorical("plan", ["free", "pro"], use="cluster")
+        encoding = PhaseEncoding(((900, 1),), 16, (attribute,), ((1,),))
+        spec = RoundSpec(FEATURES, encoding, mechanisms.design("window", 16, NANO))
+        service, record = ScriptedService(open_round(spec=spec)), {"x": 1, "y": 9, "plan": "pro", "age": 3}
+        device = service.device(attributes=["plan", "age"])
+        assert device.check(record).outside == ("y",)
+        for plan in ("gold", None, 3):
+            with pytest.raises(InvalidPoint, match="plan"):
+                device.check(record | {"plan": plan})
+        assert service.device(attributes=["age"]).check({"x": 1, "y": 2, "age": 3}).outside == ()
+        assert service.sent == []
 
     def test_asks_for_features_while_no_round_is_open(self) -> None:
         with pytest.raises(InvalidSpec, match="pass `features`"):

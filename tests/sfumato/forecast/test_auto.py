@@ -7,6 +7,7 @@ import pytest
 from sfumato.errors import InvalidSpec
 from sfumato.forecast import Band, Forecast, choose, forecast, reports_needed
 from sfumato.specs import Algorithm, Auto, GridKmeans, PhaseSketch, ShiftedGrid
+from sfumato.specs.attributes import Categorical
 
 
 class TestAuto:
@@ -39,6 +40,16 @@ class TestAuto:
         assert choose(Auto(1.0, 5, "round"), 2, 10**6).algorithm == GridKmeans(1.0, 5)
         assert choose(Auto(1.0, shape="round"), 3, 10**6).algorithm == PhaseSketch(1.0)
         assert choose(Auto(1.0, 5, "any"), 2, 10**6) == choose(Auto(1.0, 5), 2, 10**6)
+
+    def test_selects_a_map_of_categories_only_with_enough_reports(self) -> None:
+        two, three = (Categorical(f"a{n}", [f"v{i}" for i in range(n)], use="cluster") for n in (2, 3))
+        assert type(choose(Auto(2.0), 2, 10**6, [two]).algorithm) is ShiftedGrid
+        assert type(choose(Auto(2.0), 2, 10_000, [two]).algorithm) is PhaseSketch  # below 1e4 V^2 effective reports
+        assert type(choose(Auto(2.0, 4), 2, 10**6, [two, three]).algorithm) is PhaseSketch
+        assert choose(Auto(2.0, 4, "round"), 2, 10**6, [two]).algorithm == PhaseSketch(2.0, 4)
+        few = choose(Auto(1.0, 5), 4, 100, [two])
+        assert type(few.algorithm) is PhaseSketch
+        assert "too few to estimate 5 centroids" in few.reason
 
     def test_a_target_is_met_by_the_selected_algorithm(self) -> None:
         algorithm = Auto(1.0, 3)

@@ -42,6 +42,7 @@ from sfumato.specs import (
     ShiftedGrid,
     UniformGrid,
 )
+from sfumato.specs.attributes import Categorical
 
 epsilons = st.integers(EPSILON_MIN_NANO, 32 * NANO).map(lambda nano: nano / NANO)
 numbers = st.one_of(st.integers(1, 10_000_000), st.integers(1, MAX_JSON_INT))
@@ -172,6 +173,29 @@ class TestInsufficient:
         assert str(needed) in made.insufficient.reason
         assert forecast(AdaptiveGridTree(1.0), n_features=2, expected_reports=needed).insufficient is None
         assert forecast(AdaptiveGridTree(1.0), n_features=2, expected_reports=needed - 1).insufficient is not None
+
+    def test_attributes_of_phases_need_more_reports(self) -> None:
+        attributes = tuple(Categorical(f"a{place}", ["p", "q"], use="cluster") for place in range(4))
+        needed = []
+        for n_attributes in range(5):
+            made = forecast(
+                PhaseSketch(1.0, 3), n_features=3, expected_reports=10, attributes=attributes[:n_attributes]
+            )
+            assert made.insufficient is not None
+            assert made.insufficient.reports_needed is not None
+            needed.append(made.insufficient.reports_needed / 1000 * math.tanh(0.5) ** 2)
+        assert needed == pytest.approx([1.0, 1.4, 1.9, 2.2, 2.2], rel=1e-3)
+
+    def test_quality_with_attributes_of_phases_is_not_forecast(self) -> None:
+        attribute = Categorical("a", ["p", "q"], use="cluster")
+        made = forecast(PhaseSketch(1.0, 4), n_features=4, expected_reports=100_000, attributes=(attribute,))
+        plain = forecast(PhaseSketch(1.0, 4), n_features=4, expected_reports=100_000)
+        assert plain.quality is not None
+        assert made.quality is None
+        assert any("was not measured" in each for each in made.warnings)
+        one_round = forecast(PhaseSketch(1.0, 4, refine="none"), n_features=4, expected_reports=100_000)
+        assert one_round.detectable_mass is not None
+        assert made.detectable_mass == pytest.approx(one_round.detectable_mass * math.sqrt(1.4))
 
     @pytest.mark.parametrize("algorithm", [AdaptiveGridIterative(1.0), AdaptiveGridTree(1.0)])
     def test_plans_that_need_ten_thousand_effective_reports(self, algorithm: Algorithm) -> None:

@@ -1,4 +1,8 @@
-"""Records of profile rounds: categories of attributes, symbols, and refused values."""
+"""Records of rounds with attributes: categories, symbols, and refused values."""
+
+import math
+from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import pytest
@@ -9,8 +13,19 @@ from sfumato.errors import InvalidPoint, InvalidSpec
 from sfumato.privacy.accounting import NANO
 from sfumato.privacy.entropy import SystemEntropy
 from sfumato.records.described import categories, category
+from sfumato.records.encodings import scale, symbol
 from sfumato.records.outside import count_outside, encode, encode_many
-from sfumato.specs import Feature, ProfileEncoding, RoundSpec, bin_feature, round_spec_from_wire, to_wire
+from sfumato.specs import (
+    LATTICE,
+    Feature,
+    PhaseEncoding,
+    ProfileEncoding,
+    RoundSpec,
+    ShiftedGridEncoding,
+    bin_feature,
+    round_spec_from_wire,
+    to_wire,
+)
 from sfumato.specs.attributes import Categorical, Numeric
 
 FEATURES = (Feature("x", 0, 10), Feature("y", -1, 1))
@@ -158,3 +173,172 @@ class TestEncoding:
             encoding = ProfileEncoding((attribute,), **MAP)  # type: ignore[arg-type]
             with pytest.raises(InvalidSpec, match="must be numeric, and the feature must not be periodic"):
                 RoundSpec(features, encoding, mechanisms.design("ss", encoding.n_symbols, NANO))
+
+
+class TestAShiftedGridWithCategories:
+    FORMING = Categorical("plan", ["free", "pro"], unknown="other", missing="category", use="cluster")
+
+    def spec(self, *, counts_outside: bool = False) -> RoundSpec:
+        encoding = ShiftedGridEncoding(2, 3, 2, attributes=(self.FORMING,))
+        spec = RoundSpec(FEATURES, encoding, mechanisms.design("ss", encoding.n_symbols, NANO))
+        return count_outside(spec) if counts_outside else spec
+
+    def test_has_a_symbol_for_each_cell_and_category(self) -> None:
+        spec = self.spec()
+        assert spec.n_symbols == 16 * 4
+        assert [each.name for each in spec.attributes] == ["plan"]
+        plain = ShiftedGridEncoding(2, 3, 2)
+        for slot, (value, code) in enumerate([("free", 0), ("pro", 1), ("none", 2), (None, 3)]):
+            person = {"x": 7.0, "y": 0.3, "plan": value}
+            cell = symbol(plain, scale(FEATURES, [7.0, 0.3]), slot)
+            assert encode(spec, person, slot, SystemEntropy()) == 4 * cell + code  # type: ignore[operator]
+            columns = {"x": [7.0], "y": [0.3], "plan": [value]}
+            assert encode_many(spec, columns, np.array([slot]), SystemEntropy()).tolist() == [4 * cell + code]  # type: ignore[operator]
+
+    def test_reports_people_outside_whatever_their_category(self) -> None:
+        spec = self.spec(counts_outside=True)
+        for value in ("free", None):
+            assert encode(spec, {"x": 11, "y": 0, "plan": value}, 1, SystemEntropy()) == 64
+
+    def test_survives_its_document_and_leaves_an_absent_attribute_out(self) -> None:
+        assert round_spec_from_wire(to_wire(self.spec())) == self.spec()
+        assert "attributes" not in to_wire(ShiftedGridEncoding(2, 3, 2))
+
+    @pytest.mark.parametrize("attributes", [(FORMING, PLAN), (AGE,), ({"kind": "text"},), ["plan"]])
+    def test_takes_one_categorical_attribute(self, attributes: object) -> None:
+        with pytest.raises(InvalidSpec):
+            ShiftedGridEncoding(2, 3, 2, attributes=attributes)  # type: ignore[arg-type]
+
+    def test_refuses_a_category_with_the_name_of_a_feature(self) -> None:
+        encoding = ShiftedGridEncoding(2, 3, 2, attributes=(Categorical("x", ["a", "b"]),))
+        with pytest.raises(InvalidSpec, match="must be numeric"):
+            RoundSpec(FEATURES, encoding, mechanisms.design("ss", encoding.n_symbols, NANO))
+
+
+REGION = Categorical("region", [f"r{place}" for place in range(16)], use="cluster")
+DEVICE = Categorical("device", ["old", "new", "newest"], missing="category", use="cluster")
+
+
+def random_waves(seed: int, n_waves: int = 40) -> PhaseEncoding:
+    rng = np.random.default_rng(seed)
+    weights = rng.integers(-2000, 2000, (n_waves, 2))
+    characters = rng.integers(0, [16, 4], (n_waves, 2))
+    weights[-1] = characters[-1] = 0
+    rows = [tuple(map(tuple, each.tolist())) for each in (weights, characters)]
+    return PhaseEncoding(rows[0], int(rng.integers(4, 1025)), (REGION, DEVICE), rows[1])
+
+
+def define_phase(encoding: PhaseEncoding, point: list[float], slot: int, codes: list[int]) -> int:
+    """Return the symbol by the definition: each part of a turn is an exact fraction, rounded down to 2**-30."""
+    places = [min(math.floor(x * LATTICE), LATTICE - 1) for x in point]
+    parts = [Fraction(w * x, 2**30) for w, x in zip(encoding.weights[slot], places, strict=True)]
+    for a, c, m in zip(encoding.characters[slot], codes, encoding.categories, strict=True):
+        turn = Fraction(a * c, m)
+        parts.append(Fraction(math.floor((turn - math.floor(turn)) * 2**30), 2**30))
+    turns = sum(parts)
+    return math.floor(encoding.phases * (turns - math.floor(turns)))
+
+
+class TestPhasesWithCategories:
+    WAVES = PhaseEncoding(((1024, 0), (300, -700)), 16, (REGION, DEVICE), ((0, 0), (15, 2)))
+
+    def spec(self, encoding: PhaseEncoding, *, counts_outside: bool = False) -> RoundSpec:
+        spec = RoundSpec(FEATURES, encoding, mechanisms.design("window", encoding.phases, NANO))
+        return count_outside(spec) if counts_outside else spec
+
+    @pytest.mark.parametrize("seed", range(5))
+    def test_the_symbol_is_that_of_the_definition(self, seed: int) -> None:
+        rng, encoding = np.random.default_rng(seed), random_waves(seed)
+        spec, n = self.spec(encoding), 60
+        slots, regions, devices = (rng.integers(0, high, n) for high in (encoding.n_slots, 16, 4))
+        xs, ys = rng.choice([0.0, 2.5, 10.0], n), rng.uniform(-1, 1, n)
+        names = [*DEVICE.values, None]
+        people = [
+            {"x": float(x), "y": float(y), "region": f"r{region}", "device": names[device]}
+            for x, y, region, device in zip(xs, ys, regions, devices, strict=True)
+        ]
+        expected = [
+            define_phase(encoding, scale(FEATURES, [person["x"], person["y"]]), slot, [region, device])
+            for person, slot, region, device in zip(
+                people, slots.tolist(), regions.tolist(), devices.tolist(), strict=True
+            )
+        ]
+        entropy = SystemEntropy()
+        one_by_one = [encode(spec, person, slot, entropy) for person, slot in zip(people, slots.tolist(), strict=True)]
+        columns = {name: [person[name] for person in people] for name in people[0]}
+        assert one_by_one == expected
+        assert encode_many(spec, columns, slots, entropy).tolist() == expected  # type: ignore[arg-type]
+
+    def test_a_wave_shows_the_transform_of_the_shares_at_its_character(self) -> None:
+        shares = np.random.default_rng(1).dirichlet(np.ones(16))
+        encoding = PhaseEncoding(((700, 300),), 1024, (REGION,), ((5,),))
+        turns = np.array([symbol(encoding, [0.25, 0.75], 0, [code]) for code in range(16)]) / 1024
+        expected = np.exp(2j * np.pi * (700 * 0.25 + 300 * 0.75) / 1024) * np.fft.ifft(shares)[5] * 16
+        assert abs((shares * np.exp(2j * np.pi * turns)).sum() - expected) < 2 * np.pi / 1024
+
+    def test_without_codes_each_attribute_has_its_first_category(self) -> None:
+        point = [0.3, 0.9]
+        assert symbol(self.WAVES, point, 1) == symbol(self.WAVES, point, 1, [0, 0])
+        assert symbol(self.WAVES, point, 1) != symbol(self.WAVES, point, 1, [8, 0])
+
+    def test_every_intermediate_number_is_exact_in_doubles(self) -> None:
+        """JavaScript numbers are doubles."""
+        largest = max((m - 1) * 2**30 for m in self.WAVES.categories)
+        assert max(15 * 15, largest, 2**40 + 4 * 2**30) < 2**53
+
+    def test_people_outside_send_a_uniform_phase_whatever_their_category(self) -> None:
+        spec, n = self.spec(self.WAVES, counts_outside=True), 16_000
+        columns = {"x": [11.0] * n, "y": [0.0] * n, "region": ["r3"] * n, "device": ["new"] * n}
+        sent = encode_many(spec, columns, np.ones(n, dtype=np.int64), SystemEntropy())  # type: ignore[arg-type]
+        assert np.abs(np.bincount(sent, minlength=16) - n / 16).max() < 6 * np.sqrt(n / 16)
+
+    @pytest.mark.parametrize("n_waves", [8, 512, 1024])
+    def test_waves_of_weight_zero_have_no_characters(self, n_waves: int) -> None:
+        encoding = random_waves(n_waves, n_waves).select(range(n_waves - 1))
+        counting = self.spec(encoding, counts_outside=True).encoding
+        assert isinstance(counting, PhaseEncoding)
+        rows = dict(zip(encoding.weights, encoding.characters, strict=True))
+        pairs = list(zip(counting.weights, counting.characters, strict=True))
+        assert sum(not any(weights) for weights, _ in pairs) == -(-(n_waves - 1) // 8)
+        assert all(row == (rows[weights] if any(weights) else (0, 0)) for weights, row in pairs)
+
+    def test_survives_its_document_and_leaves_absent_members_out(self) -> None:
+        for counts_outside in (False, True):
+            spec = self.spec(self.WAVES, counts_outside=counts_outside)
+            assert round_spec_from_wire(to_wire(spec)) == spec
+        assert set(to_wire(PhaseEncoding(((1024, 0),), 16))) == {"type", "weights", "phases"}
+
+    def test_has_a_mechanism_of_the_same_cost_as_without_categories(self) -> None:
+        plain = PhaseEncoding(self.WAVES.weights, 16)
+        assert self.spec(plain).mechanism == self.spec(self.WAVES).mechanism
+
+    @pytest.mark.parametrize(
+        ("changes", "message"),
+        [
+            ({"attributes": ()}, "characters need attributes"),
+            ({"characters": ()}, "characters must have 1 to 1024 rows"),
+            ({"characters": ((15, 2),)}, "one row for each wave: 1 rows for 2 waves"),
+            ({"characters": ((0,), (15,))}, "one integer for each attribute"),
+            ({"characters": ((0, 0), (15, 4))}, "below its number of categories"),
+            ({"characters": ((0, 0), (-1, 2))}, "characters must be integers from 0 to 15"),
+            ({"characters": ((0, 0), (15, 0))}, "the attribute device is in no wave"),
+            ({"weights": ((1024, 0), (0, 0))}, "a wave of weight zero must have characters of zero"),
+            ({"attributes": (REGION, AGE)}, "each must be categorical"),
+            ({"attributes": (REGION, REGION)}, "must have unique names"),
+            ({"attributes": (REGION,) * 5}, "at most 4 attributes"),
+            ({"attributes": ["region"]}, "must be a list of attributes"),
+            (
+                {"attributes": (Categorical("region", [f"r{place}" for place in range(17)]), DEVICE)},
+                "region: an attribute of phases may have at most 16 categories, not 17",
+            ),
+        ],
+    )
+    def test_refuses_what_the_waves_cannot_determine(self, changes: dict[str, Any], message: str) -> None:
+        given = {name: getattr(self.WAVES, name) for name in ("weights", "phases", "attributes", "characters")}
+        with pytest.raises(InvalidSpec, match=message):
+            PhaseEncoding(**given | changes)
+
+    def test_refuses_a_category_with_the_name_of_a_feature(self) -> None:
+        encoding = PhaseEncoding(((1024, 0),), 16, (Categorical("x", ["a", "b"]),), ((1,),))
+        with pytest.raises(InvalidSpec, match="must be numeric"):
+            self.spec(encoding)

@@ -79,6 +79,7 @@ class Calls:
         expected_reports: int,
         n_features: int | None = None,
         dataset_id: str | None = None,
+        features: Sequence[str] | None = None,
         quality: float | None = None,
         size_error: float | None = None,
         detectable_mass: float | None = None,
@@ -95,6 +96,8 @@ class Calls:
             Number of devices expected to participate.
         n_features, dataset_id : int, str
             Number of features, or the dataset that has them. Exactly one is required.
+        features : sequence of str, optional
+            With `dataset_id`: names of the columns that the job uses, as in `submit_job`.
         quality, size_error, detectable_mass : float, optional
             At most one target. `needed` of the forecast is the number of reports that reach it.
         family : {"compact", "elongated", "curved", "many_small"}, optional
@@ -114,6 +117,8 @@ class Calls:
         }
         scope = {"n_features": n_features, "dataset_id": dataset_id, "family": family}
         body |= drop_none(scope)
+        if features is not None:
+            body["job_features"] = list_texts(features, "features")
         targets = {"quality": quality, "size_error": size_error, "detectable_mass": detectable_mass}
         if target := drop_none(targets):
             body["target"] = target

@@ -89,8 +89,9 @@ class JobCalls:
             A local algorithm for a dataset of device reports, a central one for a dataset of records, or `Auto`. A
             mapping has its parameters and its `type`.
         features : sequence of str, optional
-            Datasets of records: names of the features that the job uses, in any order; by default all. The result has
-            these features alone. Jobs over different features add up in the budget.
+            Names of the features and clustering attributes that the job uses, in any order; by default all. The result
+            has these features alone. Jobs over different features add up in the budget. Over reports, all features are
+            required, because devices report them.
         target_reports : int, optional
             Number of devices expected to participate. Required on a local dataset without
             `round_ids`. A round for a share of the devices waits for that share of the reports.

@@ -10,7 +10,7 @@ from sfumato.device.open_rounds import OpenRound
 from sfumato.errors import InvalidSpec, RoundRefused
 from sfumato.privacy.accounting import format_epsilon, parse_epsilon
 from sfumato.records.inputs import Records
-from sfumato.records.outside import outside_features
+from sfumato.records.outside import check_outside, outside_features
 from sfumato.specs import Feature, RoundSpec
 
 Record = ArrayLike | Mapping[str, float | str | None]
@@ -72,6 +72,16 @@ class Supported:
 def check_record(features: Sequence[Feature], record: Records) -> RecordCheck:
     """Return the check of a record. Raise InvalidPoint as `to_record`."""
     return RecordCheck(outside_features(features, record))
+
+
+def check_for(spec: RoundSpec, record: Record, attributes: frozenset[str]) -> RecordCheck:
+    """Return the check of a record for a round, with the categories of its attributes. Raise InvalidPoint.
+
+    A device refuses a round with attributes that the app does not report. Then the features alone are checked.
+    """
+    if _lacking_attributes(spec, attributes):
+        return check_record(spec.features, leave_out(record, attributes))
+    return RecordCheck(check_outside(spec, part_for(spec, record, attributes)))
 
 
 def leave_out(record: Record, names: frozenset[str]) -> Record:

@@ -28,6 +28,7 @@ from sfumato.device.checks import (
     Record,
     RecordCheck,
     Supported,
+    check_for,
     check_record,
     leave_out,
     part_for,
@@ -91,7 +92,7 @@ class Device:
     features : sequence of Feature, optional
         The features that the app supports. The device rejects rounds with other features or bounds.
     attributes : sequence of str
-        Names of the attributes that the app reports. The device rejects profile rounds about others. With
+        Names of the attributes that the app reports. The device rejects rounds that need others. With
         attributes, a record is a mapping that has their values, too: text, numbers, or None for a missing value.
     entropy : Entropy
         Source of all random numbers of the device.
@@ -224,7 +225,7 @@ class Device:
 
     @_in_turn
     def check(self, record: Record) -> RecordCheck:
-        """Check a record against the features, which are those of the open rounds unless the app passed `features`.
+        """Check a record against the open rounds, or against the features alone if the app passed `features`.
 
         The check sends no report, spends nothing and reads neither the store nor the draws. Call it
         while you develop an app, or before you store a record.
@@ -241,7 +242,7 @@ class Device:
         Raises
         ------
         InvalidPoint
-            A name is missing, repeated or not a feature, or a value is not a finite number.
+            A name is missing, repeated or not a feature, or a value is not a finite number or no category.
         InvalidSpec
             The app passed no features, and no round is open.
         ApiProblem, Unreachable
@@ -255,9 +256,10 @@ class Device:
         ...     device.check({"east": 3.2, "north": 70.9}).outside
         ('north',)
         """
-        known = [self._supported.features] if self._supported.features is not None else self._listed_features()
-        part = leave_out(record, self._supported.attributes)
-        checks = [check_record(features, part) for features in known]
+        if self._supported.features is not None:
+            return check_record(self._supported.features, leave_out(record, self._supported.attributes))
+        specs = [round_spec_from_wire(each.spec_wire) for each in self._fetch()]
+        checks = [check_for(spec, record, self._supported.attributes) for spec in specs]
         if not checks:
             raise InvalidSpec("the features are unknown while no round is open: pass `features` to the device")
         return checks[0]
@@ -342,9 +344,6 @@ class Device:
             wait = response.retry_after_seconds
             self._poll_seconds = DEFAULT_POLL_SECONDS if wait is None else wait
         return self._open
-
-    def _listed_features(self) -> list[tuple[Feature, ...]]:
-        return list(dict.fromkeys(round_spec_from_wire(each.spec_wire).features for each in self._fetch()))
 
     # ---- decisions; only this part draws random numbers ----
 

@@ -8,7 +8,6 @@ privacy budget.
 from sfumato.forecast.auto import CentralChoice, Choice, choose, choose_central, resolve, resolve_central
 from sfumato.forecast.central import (
     CentralForecast,
-    check_attributes_of,
     check_over_records,
     forecast_central,
 )
@@ -58,7 +57,6 @@ __all__ = [
     "SeriesForecast",
     "SeriesRelease",
     "Verdict",
-    "check_attributes_of",
     "check_over_records",
     "choose",
     "choose_central",

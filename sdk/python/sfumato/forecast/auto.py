@@ -1,5 +1,6 @@
 """Selection of an algorithm by `auto`, from public facts."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from sfumato.errors import InvalidSpec
@@ -8,7 +9,7 @@ from sfumato.forecast.warnings import insufficient_of, limitations_of
 from sfumato.sizing.centroids import MAX_KMEANS_FEATURES
 from sfumato.sizing.grids import MAX_MAP_FEATURES, MAX_SHIFTED_FEATURES
 from sfumato.sizing.required_reports import GRID_FEATURES, MU_NEEDS_FEATURES
-from sfumato.sizing.rounds import MAX_JSON_INT
+from sfumato.sizing.rounds import MAX_JSON_INT, MIN_EFFECTIVE_REPORTS, effective_reports
 from sfumato.specs import (
     MAX_FEATURES,
     MAX_SKETCHED_CLUSTERS,
@@ -21,6 +22,7 @@ from sfumato.specs import (
     PrivateKmeans,
     ShiftedGrid,
 )
+from sfumato.specs.attributes import Categorical
 from sfumato.validation import require_at_least
 
 # N tanh^2(eps/2) below which a grid's centroids are better than a sketch's, with four features and any K. See
@@ -44,7 +46,7 @@ class Choice:
     reason: str
 
 
-def choose(params: Auto, n_features: int, expected_reports: int) -> Choice:
+def choose(params: Auto, n_features: int, expected_reports: int, attributes: Sequence[Categorical] = ()) -> Choice:
     """Return the algorithm that `auto` runs. It depends on public facts alone, so every replay selects the same.
 
     Parameters
@@ -54,6 +56,8 @@ def choose(params: Auto, n_features: int, expected_reports: int) -> Choice:
         1..64.
     expected_reports : int
         Number of devices expected to participate, at least 1.
+    attributes : sequence of Categorical
+        Attributes by which the job clusters.
 
     Raises
     ------
@@ -72,7 +76,10 @@ def choose(params: Auto, n_features: int, expected_reports: int) -> Choice:
     if params.bounds != "declared":
         raise InvalidSpec("private bounds are only for a dataset of records: use the declared bounds")
     algorithm: Algorithm
-    if n_features <= MAX_SHIFTED_FEATURES and params.shape == "round":
+    if attributes and not _suits_map(params, n_features, expected_reports, attributes):
+        algorithm = PhaseSketch(params.epsilon, params.clusters)
+        why = "phase_sketch finds centroids with the shares of categories."
+    elif n_features <= MAX_SHIFTED_FEATURES and params.shape == "round":
         clusters = params.clusters
         algorithm = PhaseSketch(params.epsilon) if clusters is None else GridKmeans(params.epsilon, clusters)
         why = f"{algorithm.type} finds centroids of round clusters."
@@ -94,12 +101,22 @@ def choose(params: Auto, n_features: int, expected_reports: int) -> Choice:
         algorithm = PhaseSketch(params.epsilon, params.clusters)
         why = f"phase_sketch finds centroids. Label maps need too many cells above {MAX_SHIFTED_FEATURES} features."
     features = "1 feature" if n_features == 1 else f"{n_features} features"
-    insufficient = insufficient_of(algorithm, n_features, expected_reports)
+    insufficient = insufficient_of(algorithm, n_features, expected_reports, attributes)
     limits = limitations_of(algorithm, expected_reports) if insufficient is None else [insufficient.reason]
     return Choice(algorithm, " ".join([f"{features}: {why}", *limits]))
 
 
-def resolve(params: Algorithm, n_features: int, expected_reports: int) -> tuple[Algorithm, str | None]:
+def _suits_map(params: Auto, n_features: int, expected_reports: int, attributes: Sequence[Categorical]) -> bool:
+    """Return whether `shifted_grid` finds the clusters of each category of one attribute, or clusters of any shape."""
+    if n_features > MAX_SHIFTED_FEATURES or params.shape == "round" or len(attributes) > 1:
+        return False
+    needed = MIN_EFFECTIVE_REPORTS * len(attributes[0].categories) ** 2
+    return effective_reports(expected_reports, params.epsilon_nano) >= needed
+
+
+def resolve(
+    params: Algorithm, n_features: int, expected_reports: int, attributes: Sequence[Categorical] = ()
+) -> tuple[Algorithm, str | None]:
     """Return the algorithm that runs over reports, and the reason if `auto` selected it.
 
     Raises
@@ -109,7 +126,7 @@ def resolve(params: Algorithm, n_features: int, expected_reports: int) -> tuple[
     """
     if not isinstance(params, Auto):
         return params, None
-    choice = choose(params, n_features, expected_reports)
+    choice = choose(params, n_features, expected_reports, attributes)
     return choice.algorithm, choice.reason
 
 

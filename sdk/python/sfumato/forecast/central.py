@@ -4,7 +4,6 @@ The number of records is private and is not read. The forecast follows from the 
 caller's estimate.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import ceil
 
@@ -27,7 +26,6 @@ from sfumato.sizing.required_reports import (
     usable_epsilon,
 )
 from sfumato.specs import MAX_FEATURES, MAX_RECORD_FEATURES, Auto, CentralAlgorithm
-from sfumato.specs.attributes import Categorical
 from sfumato.validation import require_at_least, require_share, show
 
 RELIABLE_UPPER = 1.3  # largest upper end of the band of a reliable result
@@ -189,15 +187,6 @@ def check_over_records(params: CentralAlgorithm, n_features: int, max_per_user: 
     if not affords_block(params.epsilon_nano, params.delta_atto, max_per_user):
         raise InvalidSpec(
             f"this epsilon and delta are too small for more than {MAX_FEATURES} features: increase epsilon or delta"
-        )
-
-
-def check_attributes_of(params: CentralAlgorithm, attributes: Sequence[Categorical]) -> None:
-    """Raise InvalidSpec if an algorithm over records does not cluster by attributes and there are some."""
-    if attributes and not params.definition.takes_categories:
-        names = ", ".join(each.name for each in attributes)
-        raise InvalidSpec(
-            f"{params.type} takes no categories: use private_kmeans, or name features without the attributes {names}"
         )
 
 

@@ -1,7 +1,8 @@
 """Forecast of an algorithm over device reports: cost, rounds, noise, quality and verdict."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
+from math import ceil
 
 from sfumato.errors import InvalidSpec
 from sfumato.forecast.auto import resolve
@@ -14,8 +15,10 @@ from sfumato.model.precision import Verdict
 from sfumato.model.tables import html_bar, html_table
 from sfumato.privacy.accounting import DRAW_SPAN, cost, format_epsilon
 from sfumato.sizing import planned_rounds
+from sfumato.sizing.centroids import FEW_CLUSTERS, category_share_error
 from sfumato.sizing.rounds import MAX_JSON_INT, PlannedRound, effective_reports
-from sfumato.specs import Algorithm, Participation
+from sfumato.specs import Algorithm, Participation, PhaseSketch
+from sfumato.specs.attributes import Categorical
 from sfumato.validation import show
 
 REPORT_HEAD_BYTES = 20  # id and slot of a packed report
@@ -162,6 +165,7 @@ def forecast(
     expected_reports: int,
     family: Family | None = None,
     circles: tuple[int, ...] = (),
+    attributes: tuple[Categorical, ...] = (),
 ) -> Forecast:
     """Return the forecast of an algorithm. It is deterministic, uses no data and costs no privacy budget.
 
@@ -176,6 +180,9 @@ def forecast(
         clusters of very different sizes. It determines `quality` and the verdict.
     circles : tuple of int
         Indices of the periodic features. Their rounds have fewer symbols. `quality` is that of plain features.
+    attributes : tuple of Categorical
+        Attributes by which the job clusters. In a label map, there is one with evenly frequent categories. `quality`
+        is that of the people of one category: with V categories, that of 1/V^2 of the reports and 1/V of the clusters.
 
     Raises
     ------
@@ -193,19 +200,20 @@ def forecast(
         raise InvalidSpec(f"family must be one of {', '.join(FAMILIES)}, not {family!r}")
     if not 1 <= expected_reports <= MAX_JSON_INT:
         raise InvalidSpec(f"expected_reports must be from 1 to {MAX_JSON_INT}, not {show(expected_reports)}")
-    algorithm, reason = resolve(algorithm, n_features, expected_reports)
-    planned = planned_rounds(algorithm, n_features, expected_reports, circles)
+    algorithm, reason = resolve(algorithm, n_features, expected_reports, attributes)
+    planned = planned_rounds(algorithm, n_features, expected_reports, circles, attributes)
     rounds = tuple(_forecast_round(each, expected_reports) for each in planned)
     epsilon_nano = algorithm.epsilon_nano
-    quality = (
-        least_favourable(algorithm, n_features, expected_reports)
-        if family is None
-        else quality_of(algorithm, n_features, expected_reports, family)
-    )
-    families = qualities_by_family(algorithm, n_features, expected_reports)
+    own, n_own, n_categories = algorithm, expected_reports, 1
+    quality: Band | None = None
+    families: tuple[FamilyBand, ...] = ()
+    if algorithm.definition.reads_cells or not attributes:  # centroids with category shares were not measured
+        own, n_own, n_categories = _of_category(algorithm, expected_reports, attributes)
+        families = qualities_by_family(own, n_features, n_own)
+        quality = quality_of(own, n_features, n_own, family) if family else least_favourable(own, n_features, n_own)
     judged = families if family is None else (() if quality is None else (quality,))
-    insufficient = insufficient_of(algorithm, n_features, expected_reports)
-    variance = largest_variance(algorithm, n_features, expected_reports)
+    insufficient = insufficient_of(algorithm, n_features, expected_reports, attributes)
+    variance = largest_variance(own, n_features, n_own)
     return Forecast(
         algorithm=algorithm,
         reason=reason,
@@ -214,16 +222,50 @@ def forecast(
         epsilon_nano=cost(((each.participation.lo, each.participation.hi), each.epsilon_nano) for each in rounds),
         rounds=rounds,
         n_eff=effective_reports(expected_reports, epsilon_nano),
-        detectable_mass=detectable_mass_of(algorithm, planned, expected_reports),
+        detectable_mass=detectable_mass_of(algorithm, planned, expected_reports, len(attributes)),
         gap_mass=gap_mass(expected_reports, epsilon_nano),
-        size_error=None if variance is None else size_error_of(algorithm, variance),
-        centre_error=None if variance is None else centre_error_of(algorithm, n_features, variance),
+        size_error=None if variance is None else size_error_of(algorithm, variance / n_categories),
+        centre_error=None if variance is None else centre_error_of(own, n_features, variance),
         family=family,
         quality=quality,
         families=families,
         verdict=verdict_of(judged, insufficient),
-        warnings=warnings_of(algorithm, quality, expected_reports, min(each.expected_reports for each in rounds)),
+        warnings=(
+            *warnings_of(own, quality, expected_reports, min(each.expected_reports for each in rounds)),
+            *_assumptions(algorithm, expected_reports, attributes),
+        ),
         insufficient=insufficient,
+    )
+
+
+def _of_category(
+    algorithm: Algorithm, n_reports: int, attributes: tuple[Categorical, ...]
+) -> tuple[Algorithm, int, int]:
+    """Return the algorithm and the reports that have the errors of the people of one category, and V.
+
+    A category of 1/V of the people has the noise of all reports, so the errors of N / V^2 reports. The variance of a
+    share of all people is that of a share of a category over V^2, with V times the symbols.
+    """
+    if not attributes:
+        return algorithm, n_reports, 1
+    n_categories = len(attributes[0].categories)
+    if algorithm.clusters is not None:
+        algorithm = replace(algorithm, clusters=ceil(algorithm.clusters / n_categories))
+    return algorithm, max(1, n_reports // n_categories**2), n_categories
+
+
+def _assumptions(algorithm: Algorithm, n_reports: int, attributes: tuple[Categorical, ...]) -> tuple[str, ...]:
+    """Return what the figures of a forecast with attributes assume, as sentences."""
+    if isinstance(algorithm, PhaseSketch) and attributes:
+        error = category_share_error(algorithm, n_reports, len(attributes))
+        return (
+            f"In a cluster of 1/{algorithm.clusters or FEW_CLUSTERS} of the people, the share of a category has an "
+            f"error of about {error:.2g}.",
+        )
+    return tuple(
+        f"The figures are those of {len(each.categories)} evenly frequent categories of {each.name}. The clusters of a "
+        "rarer category have larger errors."
+        for each in attributes
     )
 
 

@@ -1,10 +1,11 @@
 """Number of reports that reaches a target, by inversion of the forecast."""
 
 from collections.abc import Callable
+from typing import Any, cast
 
 from sfumato.errors import InvalidSpec
-from sfumato.forecast.auto import choose, sketched_from
-from sfumato.forecast.estimates import Needed
+from sfumato.forecast.auto import choose, resolve, sketched_from
+from sfumato.forecast.estimates import Needed, forecast
 from sfumato.forecast.monotone import largest_variance
 from sfumato.forecast.noise import detectable_mass_of, size_error_of
 from sfumato.forecast.quality import ceiling_of, least_favourable
@@ -12,6 +13,7 @@ from sfumato.forecast.warnings import insufficient_of
 from sfumato.sizing import planned_rounds
 from sfumato.sizing.rounds import MAX_JSON_INT
 from sfumato.specs import Algorithm, Auto
+from sfumato.specs.attributes import Categorical
 from sfumato.validation import require_share
 
 _STEP = 2**0.25  # ratio between the numbers of reports at which a met target is checked again
@@ -24,6 +26,7 @@ def reports_needed(
     quality: float | None = None,
     size_error: float | None = None,
     detectable_mass: float | None = None,
+    attributes: tuple[Categorical, ...] = (),
 ) -> Needed:
     """Return the smallest number of reports from which a target is met.
 
@@ -40,6 +43,8 @@ def reports_needed(
         `Forecast.size_error`, in (0, 1].
     detectable_mass : float, optional
         `Forecast.detectable_mass`, in (0, 1].
+    attributes : tuple of Categorical
+        Attributes by which the job clusters; see `forecast`.
 
     Raises
     ------
@@ -53,9 +58,12 @@ def reports_needed(
         raise InvalidSpec(f"give exactly one of quality, size_error and detectable_mass, not {given}")
     ((name, wish),) = named.items()
     require_share(wish, name)
-    if isinstance(algorithm, Auto):
+    if isinstance(algorithm, Auto) and not attributes:
         return _of_auto(algorithm, n_features, named)
-    planned_rounds(algorithm, n_features, 1)  # raises for unsupported arguments
+    algorithm, _ = resolve(algorithm, n_features, MAX_JSON_INT, attributes)
+    planned_rounds(algorithm, n_features, 1, (), attributes)  # raises for unsupported arguments
+    if attributes:
+        return _of_categories(algorithm, n_features, attributes, name, wish)
     if name == "quality":
         return _for_quality(algorithm, n_features, wish)
     if name == "size_error":
@@ -63,10 +71,23 @@ def reports_needed(
     return _for_detectable_mass(algorithm, n_features, wish)
 
 
+def _of_categories(
+    algorithm: Algorithm, n_features: int, attributes: tuple[Categorical, ...], name: str, wish: float
+) -> Needed:
+    def is_met(n_reports: int) -> bool:
+        made = forecast(algorithm, n_features=n_features, expected_reports=n_reports, attributes=attributes)
+        if name == "quality":
+            return made.insufficient is None and made.quality is not None and made.quality.median >= wish
+        reached = getattr(made, name)
+        return reached is not None and reached <= wish
+
+    return _answer(smallest(is_met), f"the {name.replace('_', ' ')} for evenly frequent categories is {wish:.3g}")
+
+
 def _of_auto(params: Auto, n_features: int, named: dict[str, float]) -> Needed:
     """Return the number for the algorithm of many reports, at least the number from which `auto` selects it."""
     final = choose(params, n_features, MAX_JSON_INT).algorithm
-    needed = reports_needed(final, n_features, **named)
+    needed = reports_needed(final, n_features, **cast(dict[str, Any], named))
     if needed.n_reports is None or type(choose(params, n_features, needed.n_reports).algorithm) is type(final):
         return needed
     changes = sketched_from(params)

@@ -5,6 +5,7 @@ from math import ceil, cos, isfinite, pi, sin, sqrt
 
 from sfumato.model.precision import contrast_of, mass_noise, signal_of
 from sfumato.privacy.accounting import DRAW_SPAN, exp_epsilon
+from sfumato.sizing.centroids import category_price
 from sfumato.sizing.rounds import MAX_JSON_INT, MIN_EFFECTIVE_REPORTS, PlannedRound, effective_reports, precision_of
 from sfumato.specs import Algorithm, WindowMechanism
 
@@ -51,11 +52,14 @@ def to_report_count(n_reports: float) -> int | None:
 # ---- errors of planned rounds ----
 
 
-def detectable_mass_of(params: Algorithm, planned: Sequence[PlannedRound], n_reports: int) -> float | None:
+def detectable_mass_of(
+    params: Algorithm, planned: Sequence[PlannedRound], n_reports: int, n_attributes: int = 0
+) -> float | None:
     """Return the least share of people of a cluster that stands out from noise, or None without a information rule."""
     if "phase" in params.definition.reads:
         first = planned[0]
         reports = n_reports * (first.participation.hi - first.participation.lo) / DRAW_SPAN
+        reports /= category_price(n_attributes)
         return min(1.0, SKETCHED_MASS / (phase_contrast(first) * sqrt(reports)))
     return detectable_mass(n_reports, params.epsilon_nano) if params.definition.reads_cells else None
 

@@ -13,6 +13,7 @@ from sfumato.privacy.shuffling import Blanket, Pair
 from sfumato.sizing import planned_rounds
 from sfumato.sizing.rounds import expected_reports as reports_of_part
 from sfumato.specs import Algorithm
+from sfumato.specs.attributes import Categorical
 
 LOCAL_STEP_NANO = NANO // 100  # local costs that `local_epsilon_for` tries
 
@@ -33,6 +34,8 @@ class ForecastTerms(TypedDict):
         Delta of each release.
     circles : tuple of int
         Indices of the periodic features; none by default.
+    attributes : tuple of Categorical
+        Attributes by which the job clusters; none by default.
     """
 
     n_features: int
@@ -41,6 +44,7 @@ class ForecastTerms(TypedDict):
     honest_share: Fraction
     delta_atto: int
     circles: NotRequired[tuple[int, ...]]
+    attributes: NotRequired[tuple[Categorical, ...]]
 
 
 def forecast_releases(algorithm: Algorithm, **terms: Unpack[ForecastTerms]) -> Pair:
@@ -97,9 +101,10 @@ def forecast_release_mu2(algorithm: Algorithm, **terms: Unpack[ForecastTerms]) -
 def _plan(algorithm: Algorithm, terms: ForecastTerms) -> list[tuple[tuple[int, int], Blanket, int]]:
     """Return the participation interval, the blanket and the number of honest reports of each release."""
     n_features, expected_reports = terms["n_features"], terms["expected_reports"]
-    algorithm, _ = resolve(algorithm, n_features, expected_reports)
+    formed = terms.get("circles", ()), terms.get("attributes", ())
+    algorithm, _ = resolve(algorithm, n_features, expected_reports, formed[1])
     releases = []
-    for each in planned_rounds(algorithm, n_features, expected_reports, terms.get("circles", ())):
+    for each in planned_rounds(algorithm, n_features, expected_reports, *formed):
         if each.adapts:
             raise InvalidSpec(
                 f"a round of {algorithm.type} depends on earlier rounds: its release has a cost when the round opens"

@@ -13,6 +13,7 @@ from sfumato.forecast.records import forecast_records
 from sfumato.model.precision import Verdict
 from sfumato.model.tables import Columns, html_table, new_frame
 from sfumato.specs import AnyAlgorithm, CentralAlgorithm, to_algorithm
+from sfumato.specs.attributes import Categorical
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -96,6 +97,7 @@ def sweep(
     n_features: int,
     max_records_per_user: int = 1,
     family: Family | None = None,
+    attributes: tuple[Categorical, ...] = (),
 ) -> Sweep:
     """Return the forecast accuracy of an algorithm for several values of epsilon and several numbers of reports.
 
@@ -114,6 +116,8 @@ def sweep(
         The dataset's declaration, for algorithms over records.
     family : {"compact", "elongated", "curved", "many_small"}, optional
         The family of the data.
+    attributes : tuple of Categorical
+        For algorithms over reports: attributes by which the job clusters; see `forecast`.
 
     Raises
     ------
@@ -132,12 +136,19 @@ def sweep(
     if not sizes:
         raise InvalidSpec("sizes must name at least one number of reports or records")
     measure = RATIO if base.definition.needs_records else AGREEMENT
-    points = (_forecast(each, n_features, size, max_records_per_user, family) for size in sizes for each in given)
+    points = (
+        _forecast(each, n_features, size, max_records_per_user, family, attributes) for size in sizes for each in given
+    )
     return Sweep(base.type, measure, tuple(points))
 
 
 def _forecast(
-    algorithm: AnyAlgorithm, n_features: int, size: int, max_records_per_user: int, family: Family | None
+    algorithm: AnyAlgorithm,
+    n_features: int,
+    size: int,
+    max_records_per_user: int,
+    family: Family | None,
+    attributes: tuple[Categorical, ...],
 ) -> SweepPoint:
     """Return the forecast accuracy, with quartiles for reports and the band of simulated runs for records."""
     verdict: Verdict
@@ -152,7 +163,7 @@ def _forecast(
         ).expected
         verdict, band = expected.verdict, (expected.ratio, expected.lower, expected.upper)
     else:
-        found = forecast(algorithm, n_features=n_features, expected_reports=size, family=family)
+        found = forecast(algorithm, n_features=n_features, expected_reports=size, family=family, attributes=attributes)
         verdict = found.verdict
         if found.quality is not None:
             band = (found.quality.median, found.quality.lower, found.quality.upper)

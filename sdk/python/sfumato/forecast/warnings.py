@@ -1,6 +1,6 @@
 """Verdict, warnings and insufficiency of a forecast."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from sfumato.forecast.noise import NOISE_FACTOR, contrast, detectable_mass, puts_all_in_one, to_report_count
@@ -11,6 +11,7 @@ from sfumato.sizing.methods import required_reports
 from sfumato.sizing.required_reports import SKETCHED_CLUSTERS
 from sfumato.sizing.rounds import MIN_EFFECTIVE_REPORTS, effective_reports
 from sfumato.specs import Algorithm, most_vectors
+from sfumato.specs.attributes import Categorical
 
 RELIABLE_LOWER, UNCERTAIN_MEDIAN = 0.8, 0.5  # thresholds of the adjusted Rand index
 REJECT_FACTOR = 10  # a job with fewer than 1/10 of the needed reports is rejected unless its caller insists
@@ -33,19 +34,26 @@ class Insufficient:
     reason: str
 
 
-def insufficient_of(params: Algorithm, n_features: int, n_reports: int) -> Insufficient | None:
+def insufficient_of(
+    params: Algorithm, n_features: int, n_reports: int, attributes: Sequence[Categorical] = ()
+) -> Insufficient | None:
     """Return why the reports are insufficient, or None if they can be sufficient.
+
+    In a label map, the people of each of V categories need the effective reports of all: N_eff >= 1e4 V^2.
 
     Raises
     ------
     InvalidSpec
-        The algorithm does not support the number of features.
+        The algorithm does not support the number of features, or the attributes.
     """
     params.require_features(n_features)
+    params.require_attributes(attributes)
     epsilon_nano = params.epsilon_nano
-    required = required_reports(params, n_features, 1)
+    required = required_reports(params, n_features, 1, len(attributes))
     if required is not None:
-        return _too_few_for_centroids(params, n_features, n_reports, required)
+        return _too_few_for_centroids(params, n_features, n_reports, required, len(attributes))
+    if attributes:
+        return _too_few_for_categories(n_reports, epsilon_nano, attributes[0])
     if puts_all_in_one(params, n_reports):
         needed = _steady_reports(epsilon_nano)
         return Insufficient(
@@ -68,14 +76,28 @@ def insufficient_of(params: Algorithm, n_features: int, n_reports: int) -> Insuf
     )
 
 
-def _too_few_for_centroids(params: Algorithm, n_features: int, n_reports: int, required: float) -> Insufficient | None:
+def _too_few_for_categories(n_reports: int, epsilon_nano: int, attribute: Categorical) -> Insufficient | None:
+    n_categories = len(attribute.categories)
+    if effective_reports(n_reports, epsilon_nano) >= MIN_EFFECTIVE_REPORTS * n_categories**2:
+        return None
+    needed = to_report_count(MIN_EFFECTIVE_REPORTS * n_categories**2 / signal_of(exp_epsilon(epsilon_nano)))
+    return Insufficient(
+        needed,
+        f"{n_reports} reports are too few for {n_categories} categories of {attribute.name} at this epsilon: the noise "
+        f"of each category is that of all reports. {_describe_needed(needed)} Or leave {attribute.name} out.",
+    )
+
+
+def _too_few_for_centroids(
+    params: Algorithm, n_features: int, n_reports: int, required: float, n_attributes: int
+) -> Insufficient | None:
     """Apply the rule for the flag `insufficient_reports` of a result. `required` is the number for one expected report.
 
     A grid has more cells if more reports are expected. Its sufficient number is the smallest one that suffices for its
     own grid, so that reports never become insufficient because more are expected.
     """
     clusters, needed = params.clusters or SKETCHED_CLUSTERS, to_report_count(required)
-    while needed is not None and needed < (more := required_reports(params, n_features, needed) or 0.0):
+    while needed is not None and needed < (more := required_reports(params, n_features, needed, n_attributes) or 0.0):
         needed = to_report_count(more)
     if needed is not None and n_reports >= needed:
         return None

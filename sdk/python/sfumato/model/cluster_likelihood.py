@@ -31,6 +31,7 @@ from sfumato.specs import (
 WIDTH = 0.06  # default width of a cluster, as a share of a feature's range
 ANYWHERE = 1e-6  # share of people with a uniform distribution in the box
 BOX_POINTS, CROWD_POINTS, WAVE_POINTS = 4096, 1024, 512
+FINE = 64  # parts of a phase in which the turn of a category is rounded
 LEAST_POINTS, MANY_POINTS = 128, 1 << 14  # minimum points per cluster, and approximate maximum of all clusters
 MAX_ENTRIES = 1 << 24  # clusters times symbols, 128 MB
 LEAST = 1e-300
@@ -68,7 +69,8 @@ def symbol_shares(model: ClusterModel, encoding: Encoding) -> Shares | None:
     if model.n_clusters * encoding.n_symbols > MAX_ENTRIES:
         raise InvalidSpec(f"clusters times symbols may be at most {MAX_ENTRIES} to label reports")
     if model.label_map is not None:
-        return _counted(encoding, *_cells(model), model.n_clusters)
+        points, codes = _cells(model)
+        return _counted(encoding, points, *_cell_weights(model), model.n_clusters, codes)
     if isinstance(encoding, GridEncoding):
         return _of_grid(model, encoding)
     if isinstance(encoding, PhaseEncoding):
@@ -82,11 +84,13 @@ def _counted(
     labels: NDArray[np.int64],
     weights: NDArray[np.float64],
     n_clusters: int,
+    codes: NDArray[np.int64] | None = None,
 ) -> Shares:
-    """Return the shares of weighted points with labels, by symbol."""
+    """Return the shares of weighted points with labels, and codes of their categories, by symbol."""
 
     def shares(slot: int) -> NDArray[np.float64]:
-        index = labels * encoding.n_symbols + symbols(encoding, points, np.full(len(points), slot, dtype=np.int64))
+        slots = np.full(len(points), slot, dtype=np.int64)
+        index = labels * encoding.n_symbols + symbols(encoding, points, slots, codes)
         counted = np.bincount(index, weights=weights, minlength=n_clusters * encoding.n_symbols)
         return np.asarray(counted.reshape(n_clusters, encoding.n_symbols), dtype=np.float64)
 
@@ -109,10 +113,12 @@ def _cell_weights(model: ClusterModel) -> tuple[NDArray[np.int64], NDArray[np.fl
     return labels, np.asarray((1 - ANYWHERE) * within + ANYWHERE / n_cells, dtype=np.float64)
 
 
-def _cells(model: ClusterModel) -> tuple[NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]:
-    """Return the middles of the cells in [0, 1]^d, row-major, with their clusters and weights."""
+def _cells(model: ClusterModel) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    """Return the middles of the cells in [0, 1]^d, row-major, and the codes of their categories."""
     assert model.label_map is not None  # noqa: S101 - for the type checker
-    return middles(model.label_map.shape), *_cell_weights(model)
+    shape, d = model.label_map.shape, model.n_numeric
+    places = np.indices(shape).reshape(len(shape), -1).T
+    return np.asarray((places[:, :d] + 0.5) / np.array(shape[:d])), np.asarray(places[:, d:], dtype=np.int64)
 
 
 def middles(shape: tuple[int, ...]) -> NDArray[np.float64]:
@@ -164,22 +170,40 @@ def _of_grid(model: ClusterModel, encoding: GridEncoding) -> Shares:
 
 
 def _of_phases(model: ClusterModel, encoding: PhaseEncoding) -> Shares:
-    """Return the shares of phases. A projected isotropic normal is normal. Bounds are ignored."""
-    centres, spread = _centres(model), widths(model)
+    """Return the shares of phases. A projected isotropic normal is normal. Bounds are ignored.
+
+    Within a cluster, a category turns the phase independently of the place.
+    """
+    centres, spread = _centres(model)[:, : model.n_numeric], widths(model)
     quantiles = np.array([NormalDist().inv_cdf((i + 0.5) / WAVE_POINTS) for i in range(WAVE_POINTS)])
-    rows = np.repeat(np.arange(model.n_clusters), WAVE_POINTS) * encoding.phases
+    categories = list(model.category_shares.values())
 
     def shares(slot: int) -> NDArray[np.float64]:
         turns = np.array(encoding.weights[slot], dtype=np.float64) * (
             LATTICE / TURN
         )  # turns across each feature's range
+        characters = encoding.characters[slot] if encoding.attributes else ()
+        n_parts = encoding.phases * (FINE if any(characters) else 1)
         places = (centres @ turns)[:, None] + spread[:, None] * sqrt(turns @ turns) * quantiles
-        parts = np.minimum((places % 1.0 * encoding.phases).astype(np.int64), encoding.phases - 1)
-        counted = np.bincount(rows + parts.ravel(), minlength=model.n_clusters * encoding.phases)
-        found = counted.reshape(model.n_clusters, encoding.phases) / WAVE_POINTS
+        parts = np.minimum((places % 1.0 * n_parts).astype(np.int64), n_parts - 1)
+        rows = np.repeat(np.arange(model.n_clusters), WAVE_POINTS) * n_parts
+        counted = np.bincount(rows + parts.ravel(), minlength=model.n_clusters * n_parts)
+        turned = counted.reshape(model.n_clusters, n_parts) / WAVE_POINTS
+        for character, of_category in zip(characters, categories, strict=False):
+            turned = _turn(turned, character, of_category)
+        found = turned.reshape(model.n_clusters, encoding.phases, -1).sum(axis=2)
         return np.asarray((1 - ANYWHERE) * found + ANYWHERE / encoding.phases, dtype=np.float64)
 
     return shares
+
+
+def _turn(turned: NDArray[np.float64], character: int, of_category: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Return the shares of parts of a turn after the turn of a category, with the shares of categories: (k, n)."""
+    n_parts, m = turned.shape[1], of_category.shape[1]
+    if character == 0:
+        return turned
+    moved = [np.roll(turned, round(n_parts * (character * code % m) / m), axis=1) for code in range(m)]
+    return np.asarray(sum(part * of_category[:, [code]] for code, part in enumerate(moved)))
 
 
 # ---- noisy vectors ----

@@ -20,8 +20,8 @@ from sfumato.model.levels import Level, levels_of
 from sfumato.model.memberships import Memberships, fits, memberships_from_wire
 from sfumato.model.precision import ExpectedAgreement, ExpectedLoss, Verdict
 from sfumato.model.tables import Columns, add_column, new_frame
-from sfumato.records.encodings import cells, scale_many
-from sfumato.records.mixed import count_categories, to_points
+from sfumato.records.encodings import scale_many
+from sfumato.records.mixed import count_categories, find_cells, to_points
 from sfumato.specs import Feature, circles_of, features_from_wire, to_wire
 from sfumato.specs.attributes import Categorical, attribute_to_wire, attributes_from_wire, clustering_attributes
 
@@ -54,8 +54,9 @@ class ClusterModel:
         In the features' units. With a label map, the centre of mass of each cluster.
     centroid_errors : ndarray of the centroids' shape, float64, or None
         Standard error of each coordinate.
-    label_map : ndarray of shape (cells,) * n_features, int64, or None
-        Cluster of each cell, 0 .. n_clusters-1.
+    label_map : ndarray of shape (cells,) * n_numeric, int64, or None
+        Cluster of each cell, 0 .. n_clusters-1. If an attribute formed the clusters, its categories are along one more
+        axis, the last one; see `sfumato.model.category_maps`.
     density : ndarray of the label map's shape, float64, or None
         Estimated share of people in each cell.
     soft : Memberships or None
@@ -195,7 +196,7 @@ class ClusterModel:
         """
         scaled = self._scale(points)
         if self.label_map is not None:
-            index = cells(scaled, self.label_map.shape)
+            index = find_cells(scaled, self.label_map.shape, self.n_numeric)
             return np.asarray(self.label_map[tuple(index.T)], dtype=np.int64)
         labels = np.empty(len(scaled), dtype=np.int64)
         centres = self._scaled_centres()
@@ -392,6 +393,7 @@ def model_from_wire(wire: Mapping[str, Any]) -> ClusterModel:
 def _is_consistent(model: ClusterModel) -> bool:
     n_clusters, n_features = model.n_clusters, len(model.features)
     labels, centroids, errors = model.label_map, model.centroids, model.centroid_errors
+    categories = tuple(len(each.categories) for each in model.attributes)
     return (
         model.type in get_args(ModelType)
         and model.n_numeric >= 0
@@ -400,10 +402,11 @@ def _is_consistent(model: ClusterModel) -> bool:
         and (model.type == "centroids") <= (centroids is not None)
         and (centroids is None or centroids.shape == (n_clusters, n_features))
         and (errors is None or (centroids is not None and errors.shape == centroids.shape))
-        and (model.soft is None or (centroids is not None and fits(model.soft, n_clusters)))
+        and (model.soft is None or (centroids is not None and fits(model.soft, n_clusters, categories)))
         and len(model.ids) in (0, n_clusters)
         and all(each is None or isinstance(each, str) for each in model.ids)
-        and (labels is None or labels.ndim == n_features)
+        and (labels is None or labels.shape[model.n_numeric :] == categories)
+        and (labels is None or labels.ndim == model.n_numeric + len(model.attributes))
         and (labels is None or (labels.size > 0 and labels.min() >= 0 and labels.max() < n_clusters))
     )
 

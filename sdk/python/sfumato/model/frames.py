@@ -54,8 +54,8 @@ def cells_columns(model: ClusterModel) -> Columns:
     Returns
     -------
     dict of str to ndarray of shape (n_cells,)
-        `cluster`, and `name` if clusters have names; for each feature `<feature>_lower` and `<feature>_upper` in its
-        units; `density` if the model has one.
+        `cluster`, and `name` if clusters have names; the category of the attribute that formed the clusters; for each
+        numeric feature `<feature>_lower` and `<feature>_upper` in its units; `density` if the model has one.
 
     Raises
     ------
@@ -66,7 +66,10 @@ def cells_columns(model: ClusterModel) -> Columns:
         raise InvalidSpec("this model labels no cells: its centroids are in clusters_frame")
     columns = _labelled(model, model.label_map.ravel())
     shape = model.label_map.shape
-    for feature, n_cells, place in zip(model.features, shape, np.indices(shape), strict=True):
+    places = np.indices(shape)
+    for attribute, place in zip(model.attributes, places[model.n_numeric :], strict=True):
+        add_column(columns, attribute.name, np.array(attribute.categories, dtype=object)[place.ravel()])
+    for feature, n_cells, place in zip(model.features[: model.n_numeric], shape, places, strict=False):
         edges = edges_of(feature, n_cells)
         add_column(columns, f"{feature.name}_lower", edges[place.ravel()])
         add_column(columns, f"{feature.name}_upper", edges[place.ravel() + 1])

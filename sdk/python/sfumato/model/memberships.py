@@ -2,7 +2,8 @@
 
 `fuzzy`: u_c ~ D_c^(-1/(m-1)), with D the distance of the fit (eq. (18) of Zhang et al. 2025; distances of
 `noisy_fcm` in docs/algorithms.md). `gaussian_mixture`: the posterior of the fitted mixture,
-u_c ~ size_c N(x; centre_c, width_c^2). Points and centres are in the features' scaled units.
+u_c ~ size_c N(x; centre_c, width_c^2), times the shares of the categories of the record in the cluster. Points and
+centres are in the scaled units of the features.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,11 +16,13 @@ from numpy.typing import NDArray
 
 from sfumato.errors import InvalidSpec
 from sfumato.records.encodings import differences
+from sfumato.records.mixed import step_for
 from sfumato.specs import Distance
-from sfumato.validation import require
+from sfumato.validation import is_int, require
 
 ROUNDING = 1e-6  # share of sigma0 below which |x| is replaced by a parabola
 LEAST = 1e-30  # minimum distance, which prevents a division by zero on a centre
+LEAST_SHARE = 1e-6  # minimum share of a category in a cluster, because an estimate of zero is not certain
 
 Points = NDArray[np.float64]
 
@@ -65,29 +68,39 @@ class GaussianMixtureMemberships:
     ----------
     widths : tuple of float
         Standard deviation of each cluster in every direction, as a share of a feature's range.
+    categories : tuple of int
+        Number of categories of each attribute that formed the clusters. Their shares are the last features. Within a
+        cluster, the attributes and the place are independent.
     """
 
     type: ClassVar[str] = "gaussian_mixture"
     widths: tuple[float, ...]
+    categories: tuple[int, ...] = ()
 
     def __post_init__(self) -> None:
         require(len(self.widths) > 0, "widths must have a number for each cluster")
         require(all(isfinite(width) and width > 0 for width in self.widths), "widths must be above 0")
+        require(all(is_int(m) and m >= 2 for m in self.categories), "categories must be integers of at least 2")
 
     def of(self, points: Points, centres: Points, sizes: Points, circles: Sequence[int] = ()) -> Points:
         """Return memberships of points of shape (n, d) in centres of shape (k, d): (n, k), with rows of sum 1.
 
         Along `circles`, the indices of periodic features, a distance is that of the shorter way.
         """
-        widths = np.array(self.widths)
-        squares = (differences(points[:, None, :], centres[None, :, :], circles) ** 2).sum(axis=2)
-        shares = np.log(np.maximum(sizes, LEAST)) - points.shape[1] * np.log(widths)
+        widths, d = np.array(self.widths), points.shape[1] - sum(self.categories)
+        squares = (differences(points[:, None, :d], centres[None, :, :d], circles) ** 2).sum(axis=2)
+        shares = np.log(np.maximum(sizes, LEAST)) - d * np.log(widths)
         logs = shares - squares / (2 * widths**2)
+        for m in self.categories:
+            own, of_centres = (1 / m + (part[:, d : d + m] - 0.5) / step_for(m) for part in (points, centres))
+            logs += np.log(np.maximum(own @ np.maximum(of_centres, LEAST_SHARE).T, LEAST_SHARE))
+            d += m
         parts: Points = np.exp(logs - logs.max(axis=1, keepdims=True, initial=-np.inf))
         return np.asarray(parts / parts.sum(axis=1, keepdims=True), dtype=np.float64)
 
     def to_wire(self) -> dict[str, Any]:
-        return {"type": self.type, "widths": list(self.widths)}
+        wire: dict[str, Any] = {"type": self.type, "widths": list(self.widths)}
+        return wire | ({"categories": list(self.categories)} if self.categories else {})
 
 
 Memberships = FuzzyMemberships | GaussianMixtureMemberships
@@ -101,15 +114,18 @@ def memberships_from_wire(wire: Mapping[str, Any] | None) -> Memberships | None:
         if wire["type"] == FuzzyMemberships.type:
             return FuzzyMemberships(wire["distance"], float(wire["m"]), float(wire["sigma0"]))
         if wire["type"] == GaussianMixtureMemberships.type:
-            return GaussianMixtureMemberships(tuple(float(width) for width in wire["widths"]))
+            widths = tuple(float(width) for width in wire["widths"])
+            return GaussianMixtureMemberships(widths, tuple(wire.get("categories", ())))
     except (KeyError, TypeError, ValueError) as error:
         raise InvalidSpec("these are no memberships") from error
     raise InvalidSpec("memberships of an unknown type")
 
 
-def fits(rule: Memberships | None, n_clusters: int) -> bool:
-    """Return whether a rule has this number of clusters."""
-    return not isinstance(rule, GaussianMixtureMemberships) or len(rule.widths) == n_clusters
+def fits(rule: Memberships | None, n_clusters: int, categories: Sequence[int]) -> bool:
+    """Return whether a rule has this number of clusters, and attributes with these numbers of categories."""
+    if not isinstance(rule, GaussianMixtureMemberships):
+        return rule is None or not categories
+    return len(rule.widths) == n_clusters and rule.categories == tuple(categories)
 
 
 def distances_of(rule: FuzzyMemberships, points: Points, centres: Points) -> Points:

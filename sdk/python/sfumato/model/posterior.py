@@ -12,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from sfumato.errors import InvalidSpec, ReportMalformed
 from sfumato.model.cluster_likelihood import symbol_shares, vector_evidence, vector_posterior_terms
 from sfumato.model.cluster_model import ClusterModel
-from sfumato.specs import RoundSpec, vector_noise
+from sfumato.specs import PhaseEncoding, RoundSpec, ShiftedGridEncoding, vector_noise
 
 MAX_KEPT_ENTRIES = 1 << 22  # cached table entries of a round, 32 MB; other tables are computed again
 
@@ -29,12 +29,13 @@ class Reader:
     Raises
     ------
     InvalidSpec
-        The round has other features than the model, or too many symbols.
+        The round has other features or attributes than the model, or too many symbols.
     """
 
     def __init__(self, model: ClusterModel, spec: RoundSpec) -> None:
-        if spec.features != model.features:
-            raise InvalidSpec("the round must have the features of the model")
+        formed = spec.attributes if isinstance(spec.encoding, PhaseEncoding | ShiftedGridEncoding) else ()
+        if spec.features != model.features[: model.n_numeric] or formed != model.attributes:
+            raise InvalidSpec("the round must have the features and the attributes of the model")
         sizes = np.maximum(model.sizes, 0.0)
         self._prior = sizes / sizes.sum() if sizes.sum() > 0 else np.full(len(sizes), 1 / max(1, len(sizes)))
         self._spec = spec

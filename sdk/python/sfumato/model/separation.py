@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.errors import InvalidSpec
+from sfumato.model.category_maps import cell_points
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.distances import squared_distances
 from sfumato.records.encodings import differences, scale_errors, scale_many, unscale_many
@@ -77,7 +78,7 @@ def _silhouettes(model: ClusterModel, centres: NDArray[np.float64]) -> NDArray[n
     found = np.full(len(centres), np.nan)
     if model.label_map is None or model.density is None:
         return found
-    places, density, labels = _heaviest(model.label_map, model.density, len(centres))
+    places, density, labels = _heaviest(model, len(centres))
     away = np.sqrt(squared_distances(places, centres, circles_of(model.features)))
     own = away[np.arange(len(places)), labels]
     away[np.arange(len(places)), labels] = np.inf
@@ -91,16 +92,18 @@ def _silhouettes(model: ClusterModel, centres: NDArray[np.float64]) -> NDArray[n
 
 
 def _heaviest(
-    label_map: NDArray[np.int64], density: NDArray[np.float64], n_centres: int
+    model: ClusterModel, n_centres: int
 ) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64]]:
     """Return centres in [0, 1]^d, densities and labels of the occupied cells with most people."""
+    label_map, density = model.label_map, model.density
+    assert label_map is not None and density is not None  # noqa: S101, PT018 - for the type checker
     flat = density.ravel()
     most = max(1, _MAX_DISTANCES // max(1, n_centres))
     kept = np.flatnonzero(flat > 0)
     if len(kept) > most:
         kept = np.sort(kept[np.argsort(-flat[kept], kind="stable")[:most]])
     index = np.stack(np.unravel_index(kept, label_map.shape), axis=1)
-    return (index + 0.5) / label_map.shape, flat[kept], label_map.ravel()[kept]
+    return cell_points(model, index), flat[kept], label_map.ravel()[kept]
 
 
 # ---- two models ----
@@ -178,7 +181,7 @@ def _shared(left: ClusterModel, right: ClusterModel) -> NDArray[np.float64] | No
     source = left if left.density is not None else right
     if source.density is None or source.label_map is None:
         return None
-    places, density, _ = _heaviest(source.label_map, source.density, left.n_clusters + right.n_clusters)
+    places, density, _ = _heaviest(source, left.n_clusters + right.n_clusters)
     points = unscale_many(source.features, places)
     labels = left.assign(points), right.assign(points)
     flat = labels[0] * right.n_clusters + labels[1]

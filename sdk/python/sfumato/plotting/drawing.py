@@ -10,7 +10,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from sfumato.model import geography
 from sfumato.model.cluster_model import ClusterModel
-from sfumato.plotting.shading import borders, colour, is_adaptive, plane_cells, shade, to_xml_text
+from sfumato.plotting.shading import (
+    borders,
+    colour,
+    is_adaptive,
+    plane_cells,
+    shade,
+    shown_clusters,
+    to_xml_text,
+)
 from sfumato.records.encodings import edges_of, flatten, scale_many, unscale_many
 from sfumato.records.places import sines
 from sfumato.specs import Feature, circles_of
@@ -65,9 +73,12 @@ def draw_map(
         axes.add_collection(LineCollection(coasts, colors="#555555", linewidths=0.35))
     if model.centroids is not None:
         outside, label_at = label_points(model, model.centroids)
-        axes.plot(*_on_plane(model.centroids[outside], model, plane).T, "+", ms=6, mew=1.2, color=INK, zorder=3)
+        own = shown_clusters(model)
+        axes.plot(
+            *_on_plane(model.centroids[own[outside[own]]], model, plane).T, "+", ms=6, mew=1.2, color=INK, zorder=3
+        )
         _draw_ellipses(axes, model, plane)
-        _draw_numbers(axes, _on_plane(label_at, model, plane))
+        _draw_numbers(axes, own, _on_plane(label_at[own], model, plane))
     axes.set_xlim(across.lower, across.upper)
     axes.set_ylim(up.lower, up.upper)
     axes.set_xlabel(axis_label(across))
@@ -147,10 +158,10 @@ def _draw_ellipses(axes: "Axes", model: ClusterModel, plane: tuple[int, int]) ->
     if model.centroids is None or model.centroid_errors is None:
         return
     turns = list(product(*(_turns(model.features[axis]) for axis in plane)))
-    low, high = (
-        _on_plane(model.centroids + side * PLANE_REACH * model.centroid_errors, model, plane) for side in (-1, 1)
-    )
-    centres = _on_plane(model.centroids, model, plane)
+    own = shown_clusters(model)
+    places, errors = model.centroids[own], model.centroid_errors[own]
+    low, high = (_on_plane(places + side * PLANE_REACH * errors, model, plane) for side in (-1, 1))
+    centres = _on_plane(places, model, plane)
     for centre, (across, up) in zip(centres, high - low, strict=True):
         if np.isfinite((*centre, across, up)).all():
             for turn in turns:
@@ -180,8 +191,9 @@ def label_points(model: ClusterModel, centres: NDArray[np.float64]) -> tuple[NDA
     return outside, label_at
 
 
-def _draw_numbers(axes: "Axes", label_at: NDArray[np.float64]) -> None:
-    for cluster, (x, y) in reversed(list(enumerate(label_at.tolist()))):  # the largest cluster lies on top
+def _draw_numbers(axes: "Axes", clusters: NDArray[np.int64], label_at: NDArray[np.float64]) -> None:
+    # The largest cluster lies on top.
+    for cluster, (x, y) in reversed(list(zip(clusters.tolist(), label_at.tolist(), strict=True))):
         edge = colour(cluster)[1]
         axes.plot([x], [y], "o", ms=11, mfc="white", mec=edge, mew=1.8, clip_on=False, zorder=4)
         axes.text(x, y, str(cluster), size=7, weight="bold", ha="center", va="center_baseline", zorder=5)
@@ -197,21 +209,23 @@ def draw_line(axes: "Axes", model: ClusterModel) -> None:
         edges = edges_of(feature, n_cells)
         heights = cells / np.diff(edges)
         top = float(heights.max()) or 1.0
-        for cluster in range(model.n_clusters):
+        for cluster in shown_clusters(model).tolist():
             inside = np.where(model.label_map == cluster, heights, 0.0)
             axes.stairs(inside, edges, fill=True, color=colour(cluster)[1], alpha=0.65, linewidth=0)
         axes.stairs(heights, edges, color=INK, linewidth=0.9)
     if model.centroids is not None:
-        axes.vlines(model.centroids[:, 0], 0, top * 1.09, colors=FAINT_INK, linewidths=0.7, linestyles="dotted")
-        label_at = np.column_stack([model.centroids[:, 0], np.full(model.n_clusters, top * 1.09)])
+        own = shown_clusters(model)
+        centres = model.centroids[own, 0]
+        axes.vlines(centres, 0, top * 1.09, colors=FAINT_INK, linewidths=0.7, linestyles="dotted")
+        label_at = np.column_stack([centres, np.full(len(own), top * 1.09)])
         if model.centroid_errors is not None:
-            reach = LINE_REACH * np.nan_to_num(model.centroid_errors[:, 0], posinf=0.0)
+            reach = LINE_REACH * np.nan_to_num(model.centroid_errors[own, 0], posinf=0.0)
             x, y = label_at.T
             for turn in _turns(feature):
                 axes.errorbar(
                     x + turn, y, xerr=reach, fmt="none", ecolor=INK, elinewidth=0.9, capsize=2, clip_on=feature.periodic
                 )
-        _draw_numbers(axes, label_at)
+        _draw_numbers(axes, own, label_at)
     axes.set_xlim(feature.lower, feature.upper)
     axes.set_ylim(0, top * 1.18)
     axes.set_xlabel(axis_label(feature))

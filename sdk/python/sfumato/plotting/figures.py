@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict, Unpack, 
 from numpy.typing import ArrayLike
 
 from sfumato.errors import InvalidSpec
+from sfumato.model.category_maps import category_maps
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.plotting.drawing import CONFIDENCE, FAINT_INK, INK, aspect, draw_line, draw_map, draw_sizes, shows_ellipses
 from sfumato.plotting.shading import colour, planes, to_xml_text
@@ -95,7 +96,8 @@ def plot(
     Longitude and latitude have their true proportion at the middle latitude, with coasts,
     graticule and scale. More features give a map for each pair of the four features in which the
     centres differ most; each cell has the colour of the cluster with most people there. Ellipses
-    contain the centres with 95 % confidence, as far as the noise is concerned.
+    contain the centres with 95 % confidence, as far as the noise is concerned. If an attribute formed the
+    clusters of a label map, each of its categories has a map.
 
     Parameters
     ----------
@@ -126,11 +128,15 @@ def plot(
         if not hasattr(model, "model"):
             raise InvalidSpec("plot needs a model or a result: for a job, give job.result()")
         model = model.model
-    panels = planes(model)
-    outlines = outlines if len(model.features) == 2 else None
+    maps = category_maps(model)
+    over = maps[0].model.features
+    no_plane: list[tuple[int, int] | None] = [None]
+    panels = [(each, plane) for each in maps for plane in planes(each.model) or no_plane]
+    outlines = outlines if len(over) == 2 else None
+    first = panels[0][1]
     if ax is not None:
         with settings():
-            _draw_panel(ax, model, panels[0] if panels else None, outlines)
+            _draw_panel(ax, maps[0].model, first, outlines)
             ax.set_title(to_xml_text(title))
             return cast("Figure", ax.get_figure(root=True))
     with settings():
@@ -138,14 +144,15 @@ def plot(
 
         entries = _legend_entries(model, names or model.names)
         small_print = _small_print(model)
-        ratio = aspect(model.features, panels[0]) if panels else 2.4
-        columns = min(len(panels), 3) or 1
-        rows = math.ceil(len(panels) / columns) or 1
+        columns = min(len(panels), 3)
+        ratio = aspect(over, first) if first else 2.4 / columns
+        rows = math.ceil(len(panels) / columns)
         legend_at_right = columns == 1 and ratio < 1.6  # a narrow plot has room for the legend on its right
         width, left, right, gap = 8.0, 0.8, 2.4 if legend_at_right else 0.2, 0.78
+        gap += 0.2 if len(maps) > 1 else 0.0  # the heading of a panel
         panel_width = (width - left - right - gap * (columns - 1)) / columns
         panel_height = panel_width / ratio
-        top = 0.72 if title else 0.46
+        top = (0.72 if title else 0.46) + (0.2 if len(maps) > 1 else 0.0)
         legend_columns = 1 if legend_at_right else _legend_columns(entries)
         legend_height = 0.19 * (math.ceil(len(entries) / legend_columns) + 1)
         bottom = 0.5 + (0 if legend_at_right else legend_height) + 0.145 * len(small_print) + 0.05
@@ -154,15 +161,17 @@ def plot(
             body = max(body, legend_height)
         height = top + body + bottom
         figure = Figure(figsize=(width, height), facecolor="white")
-        for place, panel in enumerate(panels or [None]):
+        for place, (panel, plane) in enumerate(panels):
             row, column = divmod(place, columns)
             x = left + column * (panel_width + gap)
             y = height - top - (row + 1) * panel_height - row * gap
             axes = figure.add_axes((x / width, y / height, panel_width / width, panel_height / height))
-            _draw_panel(axes, model, panel, outlines)
+            _draw_panel(axes, panel.model, plane, outlines)
+            if panel.category is not None:
+                axes.set_title(to_xml_text(f"{panel.attribute} = {panel.category}"), size=9)
         _write_heading(figure, title, describe(model) if caption is None else caption, left)
         corner = (width - right + 0.12, height - top + 0.05) if legend_at_right else (left, height - top - body - 0.46)
-        _write_legend(figure, entries, legend_columns, corner, bool(panels) and model.density is not None)
+        _write_legend(figure, entries, legend_columns, corner, first is not None and model.density is not None)
         for line, text in enumerate(small_print):
             y = 0.1 + 0.145 * (len(small_print) - 1 - line)
             figure.text(left / width, y / height, text, size=7, color=FAINT_INK, va="bottom")
@@ -192,8 +201,10 @@ class Panel(NamedTuple):
 def plot_beside(panels: Sequence[Panel], *, title: str = "") -> "Figure":
     """Plot models of the same features side by side, each with its own caption and legend.
 
-    The figure is six inches wide for each model.
+    The figure is six inches wide for each model. Raise InvalidSpec if an attribute formed the clusters of a label map.
     """
+    if any(len(category_maps(panel.model)) > 1 for panel in panels):
+        raise InvalidSpec("clusters that an attribute formed have several maps: plot each result alone")
     with settings():
         from matplotlib.figure import Figure
 
@@ -280,7 +291,7 @@ def _legend_columns(entries: Sequence[tuple[str | None, str]]) -> int:
 def _small_print(model: ClusterModel) -> list[str]:
     lines = []
     if shows_ellipses(model):
-        what = "Bars at" if len(model.features) == 1 else "Ellipses about"
+        what = "Bars at" if len(category_maps(model)[0].model.features) == 1 else "Ellipses about"
         lines.append(f"{what} centres contain them with {CONFIDENCE:.0%} confidence, as far as the noise is concerned.")
     lines += [line for warning in model.warnings for line in textwrap.wrap(to_xml_text(warning), 132)]
     if len(lines) > _MAX_SMALL_PRINT_LINES:

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from sfumato.errors import InvalidSpec
+from sfumato.model.category_maps import CategoryMap, category_maps
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.geography import errors_in_km, is_map
-from sfumato.plotting.shading import plane_cells
+from sfumato.plotting.shading import plane_cells, shown_clusters
 from sfumato.records.encodings import edges_of
 from sfumato.specs import Feature
 
@@ -36,7 +37,8 @@ def to_geojson(model: ClusterModel) -> dict[str, Any]:
 
     A label map has a `MultiPolygon` per cluster with `"kind": "region"`: the union of its cells, with counterclockwise
     exteriors and clockwise holes. Every model with centroids has a `Point` per cluster with `"kind": "centre"`. With
-    more than two features, a cell of the map belongs to the cluster with most people over it.
+    more than two features, a cell of the map belongs to the cluster with most people over it. If an attribute formed
+    the clusters of the map, regions of different categories overlap, and `category` is a property of each of them.
 
     Longitudes are in [-180, 180], and regions are cut at 180° (section 3.1.9). Properties are the cluster, its name,
     its size with standard error, the verdict, and for centres their values with standard errors. The document follows
@@ -80,11 +82,15 @@ def to_geojson(model: ClusterModel) -> dict[str, Any]:
         "verdict": model.verdict.value,
         "verdict_reason": model.verdict_reason,
         "warnings": list(model.warnings),
-        "features": [*_regions(model, plane), *_centres(model, plane)],
+        "features": [
+            *(each for part in category_maps(model) for each in _regions(part, plane)),
+            *(each for part in category_maps(model) for each in _centres(part, plane)),
+        ],
     }
 
 
-def _regions(model: ClusterModel, plane: tuple[int, int]) -> Iterator[dict[str, Any]]:
+def _regions(part: CategoryMap, plane: tuple[int, int]) -> Iterator[dict[str, Any]]:
+    model = part.model
     cells = None if model.label_map is None else plane_cells(model, plane)
     if cells is None:
         return
@@ -95,17 +101,19 @@ def _regions(model: ClusterModel, plane: tuple[int, int]) -> Iterator[dict[str, 
     for cluster in range(model.n_clusters):
         parts = [part for piece, meridians in pieces for part in _polygons(piece == cluster, meridians, parallels)]
         if parts:
-            yield _feature(model, cluster, "region", {"type": "MultiPolygon", "coordinates": parts})
+            yield _feature(part, cluster, "region", {"type": "MultiPolygon", "coordinates": parts})
 
 
-def _centres(model: ClusterModel, plane: tuple[int, int]) -> Iterator[dict[str, Any]]:
+def _centres(part: CategoryMap, plane: tuple[int, int]) -> Iterator[dict[str, Any]]:
+    model = part.model
     if model.centroids is None:
         return
     names = [feature.name for feature in model.features]
     unknown = np.full(model.centroids.shape, np.nan)
     errors = unknown if model.centroid_errors is None else model.centroid_errors
     in_km = errors_in_km(model.centroids[:, list(plane)], errors[:, list(plane)])
-    for cluster, (centre, error) in enumerate(zip(model.centroids, errors, strict=True)):
+    for cluster in shown_clusters(model).tolist():
+        centre, error = model.centroids[cluster], errors[cluster]
         longitude, latitude = centre[list(plane)].tolist()
         values = {
             "centre": dict(zip(names, map(_known, centre), strict=True)),
@@ -113,12 +121,14 @@ def _centres(model: ClusterModel, plane: tuple[int, int]) -> Iterator[dict[str, 
             "error_km": _known(in_km[cluster]),
         }
         point = {"type": "Point", "coordinates": [_turn(longitude), latitude]}
-        yield _feature(model, cluster, "centre", point, values)
+        yield _feature(part, cluster, "centre", point, values)
 
 
 def _feature(
-    model: ClusterModel, cluster: int, kind: str, geometry: dict[str, Any], values: dict[str, Any] | None = None
+    part: CategoryMap, cluster: int, kind: str, geometry: dict[str, Any], values: dict[str, Any] | None = None
 ) -> dict[str, Any]:
+    model = part.model
+    category = {} if part.category is None else {"category": {part.attribute: part.category}}
     properties = {
         "kind": kind,
         "cluster": cluster,
@@ -131,7 +141,7 @@ def _feature(
         "type": "Feature",
         "id": f"{kind}-{cluster}",
         "geometry": geometry,
-        "properties": properties | (values or {}),
+        "properties": properties | category | (values or {}),
     }
 
 

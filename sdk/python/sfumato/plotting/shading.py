@@ -58,6 +58,14 @@ def spreads_of(model: ClusterModel) -> NDArray[np.float64] | None:
     return spreads
 
 
+def shown_clusters(model: ClusterModel) -> NDArray[np.int64]:
+    """Return the clusters that have cells in the label map, ascending; all without a label map.
+
+    The map of one category has cells of its own clusters alone.
+    """
+    return np.arange(model.n_clusters) if model.label_map is None else np.unique(model.label_map)
+
+
 def planes(model: ClusterModel) -> list[tuple[int, int]]:
     """Return the pairs (across, up) of features to map.
 

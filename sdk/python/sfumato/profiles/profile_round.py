@@ -29,7 +29,8 @@ def profile_round(
     ------
     InvalidSpec
         The clusters and categories have too many symbols, or the label map too many cells. Also if a feature is
-        periodic and the clusters are centroids, because a device measures distances along a line.
+        periodic and the clusters are centroids, because a device measures distances along a line. Also if an attribute
+        formed the clusters, because the encoding of a profile has cells of features alone.
 
     Examples
     --------
@@ -43,6 +44,11 @@ def profile_round(
     >>> profile_round(profile, model, (plan,), counts_outside=False).n_symbols
     4
     """
+    if model.attributes:
+        raise InvalidSpec(
+            f"a profile from reports takes clusters of features alone, and {model.attributes[0].name} formed these: "
+            "profile a job that leaves this attribute out of its features"
+        )
     if model.label_map is not None:
         labels = model.label_map.ravel()
         starts = np.concatenate([[0], np.nonzero(np.diff(labels))[0] + 1])

@@ -1,4 +1,4 @@
-"""Records of profile rounds on a device: the values of the features, and the category of each attribute.
+"""Records of rounds with attributes on a device: the values of the features, and the category of each attribute.
 
 A text is compared by its code points, because Unicode's normal forms differ between versions and languages. A message
 names the attribute and never the value. All attributes are read before the slot is drawn, so that a refusal does not
@@ -6,7 +6,7 @@ depend on the slot.
 """
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ from sfumato.records.inputs import (
     to_record,
     to_values,
 )
-from sfumato.specs import ProfileEncoding, RoundSpec, Symbol
+from sfumato.specs import RoundSpec, Symbol, attributes_of
 from sfumato.specs.attributes import Attribute, Categorical, Numeric
 
 _UNNAMED = "a record with attributes must have names: pass a mapping of names to values"
@@ -38,7 +38,7 @@ class Described(NamedTuple):
     points : ndarray of shape (n, d), float64
         Values of the features, in their units.
     codes : ndarray of shape (n, m), int64
-        Category of each attribute of a profile round; otherwise m is 0.
+        Category of each attribute of the round; m is 0 without attributes.
     """
 
     points: NDArray[np.float64]
@@ -83,15 +83,15 @@ def categories(attribute: Attribute, cells: Any) -> NDArray[np.int64]:
 
 
 def read_record(spec: RoundSpec, record: Records) -> tuple[Records, list[int]]:
-    """Return the values of the features of a record, and the category of each attribute of a profile round.
+    """Return the values of the features of a record, and the category of each attribute of the round.
 
     Raises
     ------
     InvalidPoint
         A name is missing, repeated or unknown, or a value is refused.
     """
-    encoding = spec.encoding
-    if not isinstance(encoding, ProfileEncoding):
+    attributes = attributes_of(spec.encoding)
+    if not attributes:
         return record, []
     names = [feature.name for feature in spec.features]
     values: dict[str, object] = {}
@@ -103,40 +103,46 @@ def read_record(spec: RoundSpec, record: Records) -> tuple[Records, list[int]]:
         values, record = {name: named[name] for name in own}, {name: named[name] for name in names}
     numbers = to_record(spec.features, record)
     values |= dict(zip(names, numbers, strict=True))
-    return numbers, [category(each, values[each.name]) for each in encoding.attributes]
+    return numbers, [category(each, values[each.name]) for each in attributes]
 
 
 def read_records(spec: RoundSpec, records: "Records | Described") -> Described:
     """Return records as `read_record` does, of shape (n, d). Raise InvalidPoint."""
     if isinstance(records, Described):
         return records
-    encoding = spec.encoding
-    if not isinstance(encoding, ProfileEncoding):
-        points = to_values(spec.features, records)
-        return Described(points, np.empty((len(points), 0), dtype=np.int64))
-    names = [feature.name for feature in spec.features]
     columns: dict[str, Any] = {}
     if own := [each.name for each in spec.attributes]:
+        names = [feature.name for feature in spec.features]
         named = named_columns(records)
         if named is None:
             raise InvalidPoint(_UNNAMED)
         check_names([*names, *own], list(named))
         columns, records = {name: named[name] for name in own}, {name: named[name] for name in names}
     points = to_values(spec.features, records)
-    columns |= {name: points[:, place] for place, name in enumerate(names)}
-    if any(len(columns[name]) != len(points) for name in own):
+    if any(len(column) != len(points) for column in columns.values()):
         raise InvalidPoint("the columns of the features and the attributes must have equal lengths")
-    return Described(points, np.stack([categories(each, columns[each.name]) for each in encoding.attributes], axis=1))
+    return describe(spec, points, {each.name: categories(each, columns[each.name]) for each in spec.attributes})
+
+
+def describe(spec: RoundSpec, points: NDArray[np.float64], codes: Mapping[str, NDArray[np.integer[Any]]]) -> Described:
+    """Return records with the category of each attribute of the round, from the codes of those that are no feature.
+
+    Parameters
+    ----------
+    spec : RoundSpec
+    points : ndarray of shape (n, d), float64
+        Values of the features, in their units.
+    codes : mapping of str to ndarray of shape (n,), int
+        Category of each of `spec.attributes`, by name.
+    """
+    columns = {feature.name: points[:, place] for place, feature in enumerate(spec.features)}
+    found = np.empty((len(points), len(attributes_of(spec.encoding))), dtype=np.int64)
+    for place, each in enumerate(attributes_of(spec.encoding)):
+        found[:, place] = codes[each.name] if each.name in codes else categories(each, columns[each.name])
+    return Described(points, found)
 
 
 def own_symbol(spec: RoundSpec, record: Records, slot: int) -> Symbol:
     """Return the symbol of a record under a slot, or its vector, without regard to the bounds. Raise InvalidPoint."""
     features, codes = read_record(spec, record)
-    first = symbol(spec.encoding, scale(spec.features, features), slot)
-    return first + codes[slot] if codes and isinstance(first, int) else first
-
-
-def add_codes(own: NDArray[np.int64], codes: NDArray[np.int64], slots: Sequence[int] | NDArray[np.int64]) -> None:
-    """Add the category of the attribute of each slot to the first symbol of each cluster, in place."""
-    if codes.shape[1]:
-        own += codes[np.arange(len(own)), slots]
+    return symbol(spec.encoding, scale(spec.features, features), slot, codes)

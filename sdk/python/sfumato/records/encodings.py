@@ -8,7 +8,7 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import accumulate
-from math import floor
+from math import floor, prod
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -254,16 +254,26 @@ def project_many(weights: NDArray[np.int64], points: NDArray[np.float64]) -> NDA
     return np.asarray(np.einsum("nd,nd->n", weights, cells(points, [LATTICE] * points.shape[1])), dtype=np.int64)
 
 
-def _phase(encoding: PhaseEncoding, point: Sequence[float], slot: int) -> int:
-    return project(encoding.weights[slot], point) % TURN * encoding.phases // TURN  # below 2**40
+def _phase(encoding: PhaseEncoding, point: Sequence[float], slot: int, codes: Sequence[int]) -> int:
+    total = project(encoding.weights[slot], point)
+    if codes:
+        parts = zip(encoding.characters[slot], codes, encoding.categories, strict=True)
+        total += sum(character * code % m * TURN // m for character, code, m in parts)
+    return total % TURN * encoding.phases // TURN  # below 2**40
 
 
-def _phases(encoding: PhaseEncoding, points: NDArray[np.float64], slots: NDArray[np.int64]) -> NDArray[np.int64]:
-    weights = np.asarray(encoding.weights, dtype=np.int64)
+def _phases(
+    encoding: PhaseEncoding, points: NDArray[np.float64], slots: NDArray[np.int64], codes: NDArray[np.int64] | None
+) -> NDArray[np.int64]:
+    weights, characters = (np.asarray(rows, dtype=np.int64) for rows in (encoding.weights, encoding.characters))
+    m = np.array(encoding.categories, dtype=np.int64)
     index = np.empty(len(points), dtype=np.int64)
     for begin in range(0, len(points), _CHUNK_POINTS):
         part = slice(begin, begin + _CHUNK_POINTS)
-        index[part] = project_many(weights[slots[part]], points[part]) % TURN * encoding.phases // TURN
+        total = project_many(weights[slots[part]], points[part])
+        if codes is not None:
+            total += (characters[slots[part]] * codes[part] % m * TURN // m).sum(axis=1)
+        index[part] = total % TURN * encoding.phases // TURN
     return index
 
 
@@ -340,23 +350,23 @@ def _clusters(encoding: ProfileEncoding, points: NDArray[np.float64]) -> NDArray
     return np.asarray(encoding.labels, dtype=np.int64)[runs]
 
 
-def symbol(encoding: Encoding, point: Sequence[float], slot: int) -> Symbol:
+def symbol(encoding: Encoding, point: Sequence[float], slot: int, codes: Sequence[int] = ()) -> Symbol:
     """Return the symbol 0 .. n_symbols-1 of a point of [0, 1]^d under a slot, or the vector of a lattice.
 
-    For a profile, it is the first symbol of the cluster; see `sfumato.records.described`.
+    `codes` are the categories of the attributes of the encoding. Without them, each attribute has its first category.
     """
     index = 0
     if isinstance(encoding, LatticeEncoding):
         return tuple(lattice_place(coordinate, encoding.steps) for coordinate in point)
     if isinstance(encoding, PhaseEncoding):
-        return _phase(encoding, point, slot)
+        return _phase(encoding, point, slot, codes)
     if isinstance(encoding, NearestCentroidEncoding):
         nearest, above = _nearest(encoding.centroids, point, slot)
         return 2 * nearest + above
     if isinstance(encoding, CentroidSignEncoding):
         return _signed(encoding, point, slot)
     if isinstance(encoding, ProfileEncoding):
-        return encoding.n_values * _cluster(encoding, point)
+        return encoding.n_values * _cluster(encoding, point) + (codes[slot] if codes else 0)
     if isinstance(encoding, TreeGridEncoding):
         finest = [cell(coordinate, 1 << encoding.depth) for coordinate in point]
         return bisect_right(tree_starts(encoding), z_place(finest, encoding.depth)) - 1
@@ -364,30 +374,42 @@ def symbol(encoding: Encoding, point: Sequence[float], slot: int) -> Symbol:
         for coordinate, shift, n_coarse in zip(point, shift_of(encoding, slot), encoding.symbols_along, strict=True):
             coarse = (cell(coordinate, encoding.fine_cells) + shift) // encoding.shifts % n_coarse
             index = index * n_coarse + coarse
-        return index
+        return index * prod(encoding.categories) + (codes[0] if codes else 0)
     for coordinate, n_cells in zip(point, encoding.cells, strict=True):
         index = index * n_cells + cell(coordinate, n_cells)
     return index
 
 
-def symbols(encoding: Encoding, points: NDArray[np.float64], slots: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return the symbols of points of shape (n, d) in [0, 1] under slots of shape (n,).
+def symbols(
+    encoding: Encoding,
+    points: NDArray[np.float64],
+    slots: NDArray[np.int64],
+    codes: NDArray[np.int64] | None = None,
+) -> NDArray[np.int64]:
+    """Return the symbols of points of shape (n, d) in [0, 1] under slots of shape (n,), as `symbol` does.
+
+    Parameters
+    ----------
+    codes : ndarray of shape (n, n_attributes), optional
+        The category of each attribute of the encoding.
 
     Returns
     -------
     ndarray of shape (n,), or (n, d) for a lattice; int64
     """
+    codes = None if codes is None or not codes.shape[1] else codes
     if isinstance(encoding, LatticeEncoding):
         return lattice_places(points, encoding.steps)
     if isinstance(encoding, PhaseEncoding):
-        return _phases(encoding, points, slots)
+        return _phases(encoding, points, slots, codes)
     if isinstance(encoding, NearestCentroidEncoding):
         nearest, above = _nearest_many(encoding.centroids, points, slots)
         return 2 * nearest + above
     if isinstance(encoding, CentroidSignEncoding):
         return _signed_many(encoding, points, slots)
     if isinstance(encoding, ProfileEncoding):
-        return encoding.n_values * _clusters(encoding, points)
+        of_slots = 0 if codes is None else codes[np.arange(len(points)), slots]
+        return encoding.n_values * _clusters(encoding, points) + of_slots
     if isinstance(encoding, TreeGridEncoding):
         finest = cells(points, [1 << encoding.depth] * encoding.n_features)
         starts = np.asarray(tree_starts(encoding), dtype=np.int64)
@@ -403,4 +425,6 @@ def symbols(encoding: Encoding, points: NDArray[np.float64], slots: NDArray[np.i
     index = np.zeros(len(points), dtype=np.int64)
     for feature, n_cells in enumerate(base):
         index = index * n_cells + parts[:, feature]
-    return index
+    if isinstance(encoding, ShiftedGridEncoding):
+        index *= prod(encoding.categories)
+    return index if codes is None else index + codes[:, 0]

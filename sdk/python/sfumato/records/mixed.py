@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from sfumato.errors import InvalidPoint, InvalidSpec
 from sfumato.records.attribute_codes import AttributeEncoder, InvalidCell
+from sfumato.records.encodings import cells
 from sfumato.records.inputs import Records, is_missing, list_values, named_columns, to_values
 from sfumato.specs import Feature
 from sfumato.specs.attributes import Attribute, Categorical, Numeric
@@ -27,7 +28,12 @@ EVEN_VARIANCE = 1 / 24  # variance of evenly frequent categories with the weight
 
 def step_of(attribute: Categorical) -> float:
     """Return g: the distance along a feature between share 0 and share 1, in the unit box."""
-    return sqrt(attribute.weight * EVEN_VARIANCE / (1 - 1 / len(attribute.categories)))
+    return step_for(len(attribute.categories), attribute.weight)
+
+
+def step_for(n_categories: int, weight: float = 1.0) -> float:
+    """Return g of an attribute with this number of categories and weight."""
+    return sqrt(weight * EVEN_VARIANCE / (1 - 1 / n_categories))
 
 
 def expand_features(features: Sequence[Feature], attributes: Sequence[Categorical]) -> tuple[Feature, ...]:
@@ -78,6 +84,24 @@ def to_points(features: Sequence[Feature], attributes: Sequence[Categorical], re
     if len({len(parts[0]), *map(len, codes)}) > 1:
         raise InvalidPoint(f"the columns {', '.join(names)} must have one value for each record")
     parts += [np.eye(len(each.categories))[code] for each, code in zip(attributes, codes, strict=True)]
+    return np.concatenate(parts, axis=1)
+
+
+def find_cells(scaled: NDArray[np.float64], shape: Sequence[int], n_numeric: int) -> NDArray[np.int64]:
+    """Return the cells of scaled points of a label map: (n, ndim). A category is that of the largest share.
+
+    Parameters
+    ----------
+    scaled : ndarray of shape (n, n_features)
+        Numeric features in [0, 1], then the share of each category.
+    shape : sequence of int
+        Cells along each numeric feature, then the number of categories of each attribute.
+    n_numeric : int
+    """
+    parts, first = [cells(scaled[:, :n_numeric], shape[:n_numeric])], n_numeric
+    for n_categories in shape[n_numeric:]:
+        parts.append(scaled[:, first : first + n_categories].argmax(axis=1)[:, None])
+        first += n_categories
     return np.concatenate(parts, axis=1)
 
 

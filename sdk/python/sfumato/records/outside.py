@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from sfumato.mechanisms import resize
 from sfumato.privacy.entropy import Entropy, below, below_many
-from sfumato.records.described import Described, add_codes, own_symbol, read_record, read_records
+from sfumato.records.described import Described, own_symbol, read_record, read_records
 from sfumato.records.encodings import scale_many, symbols
 from sfumato.records.inputs import Records, to_record
 from sfumato.specs import (
@@ -84,8 +84,7 @@ def encode_many(
     ndarray of shape (n,), or (n, n_numbers) for a lattice; int64
     """
     values, codes = read_records(spec, records)
-    own = symbols(spec.encoding, scale_many(spec.features, values), slots)
-    add_codes(own, codes, slots)
+    own = symbols(spec.encoding, scale_many(spec.features, values), slots, codes)
     if not spec.counts_outside:
         return own
     outside = are_outside(spec.features, values)
@@ -140,5 +139,7 @@ def _with_references(encoding: PhaseEncoding) -> PhaseEncoding:
         return encoding
     n_references = -(-len(rows) // WAVES_PER_REFERENCE)
     n_kept = min(len(rows), MAX_PHASE_SLOTS - n_references)
-    kept = tuple(rows[place * len(rows) // n_kept] for place in range(n_kept))
-    return PhaseEncoding(kept + ((0,) * encoding.n_features,) * n_references, encoding.phases)
+    kept = encoding.select([place * len(rows) // n_kept for place in range(n_kept)])
+    weights = kept.weights + ((0,) * encoding.n_features,) * n_references
+    characters = kept.characters and kept.characters + ((0,) * len(encoding.attributes),) * n_references
+    return replace(kept, weights=weights, characters=characters)

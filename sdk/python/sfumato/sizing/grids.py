@@ -1,7 +1,8 @@
 """Rounds of plans over grids: shifted grids, uniform grids, dyadic cells, and grids as printed."""
 
 from collections.abc import Sequence
-from math import inf
+from dataclasses import replace
+from math import ceil, inf, prod
 
 from sfumato.errors import InvalidSpec
 from sfumato.sizing.rounds import (
@@ -28,6 +29,7 @@ from sfumato.specs import (
     ShiftedGridEncoding,
     UniformGrid,
 )
+from sfumato.specs.attributes import Categorical
 
 MAX_GRID_FEATURES = UniformGrid.definition.max_features  # and of trees
 
@@ -87,6 +89,52 @@ def shifted_grid_rounds(params: ShiftedGrid, n_features: int, expected_reports: 
     if encoding.fine_cells**n_features > MAX_FINE_CELLS:
         raise InvalidSpec(f"cells and shifts make more than {MAX_FINE_CELLS} fine cells")
     return (whole_round(params.epsilon, encoding),)
+
+
+def categorical_rounds(
+    params: ShiftedGrid,
+    n_features: int,
+    expected_reports: int,
+    circles: tuple[int, ...],
+    attributes: tuple[Categorical, ...],
+) -> tuple[PlannedRound, ...]:
+    """Return the round of `shifted_grid` over the categories of an attribute.
+
+    A category with the share s has the effective reports N_eff s^2, because the noise is that of all reports. So the
+    grid is that of 1/V^2 of the reports, for V evenly frequent categories. A chosen number of cells is kept. Otherwise
+    cells times categories are at most `MAX_CELL_SYMBOLS`.
+
+    Raises
+    ------
+    InvalidSpec
+        The fine cells of all categories are too many to fit, or fewer clusters than categories are requested.
+    """
+    n_categories = len(attributes[0].categories)
+    check_clusters(params.clusters, attributes[0])
+    if params.cells is None:
+        of_each = None if params.clusters is None else ceil(params.clusters / n_categories)
+        n_reports = max(1, expected_reports // n_categories**2)
+        most = shifted_grid_cells(n_features, n_reports, params.epsilon_nano, of_each)
+        cells = largest(lambda each: (each + 1) ** n_features * n_categories <= MAX_CELL_SYMBOLS, 2, most)
+        params = replace(params, cells=cells)
+    (only,) = shifted_grid_rounds(params, n_features, expected_reports)
+    found = only.over(circles, attributes)
+    assert isinstance(found.encoding, ShiftedGridEncoding)  # noqa: S101 - for the type checker
+    if prod(found.encoding.fine_shape) > MAX_FINE_CELLS:
+        raise InvalidSpec(
+            f"cells, shifts and {n_categories} categories make more than {MAX_FINE_CELLS} fine cells: reduce cells"
+        )
+    return (found,)
+
+
+def check_clusters(clusters: int | None, attribute: Categorical) -> None:
+    """Raise InvalidSpec if fewer clusters are requested than an attribute has categories: each has at least one."""
+    n_categories = len(attribute.categories)
+    if clusters is not None and clusters < n_categories:
+        raise InvalidSpec(
+            f"clusters must be at least {n_categories}, because each category of {attribute.name} has clusters of its "
+            f"own, not {clusters}: increase it, or leave out the attribute"
+        )
 
 
 def shifted_grid_cells(n_features: int, n_reports: int, epsilon_nano: int, clusters: int | None) -> int:

@@ -20,6 +20,7 @@ from sfumato.specs import (
     ShiftedGridEncoding,
     design_for,
 )
+from sfumato.specs.attributes import Categorical
 
 MAX_JSON_INT = (1 << 53) - 1
 MIN_EFFECTIVE_REPORTS = 1e4  # effective reports required to estimate the number of clusters
@@ -64,11 +65,11 @@ class PlannedRound:
             return design(self.kind, self.n_symbols, self.epsilon_nano)
         return design_for(self.encoding, self.kind, self.epsilon_nano)
 
-    def on_circles(self, circles: tuple[int, ...]) -> "PlannedRound":
-        """Return the round with these periodic features, of which only a shifted grid has other symbols."""
+    def over(self, circles: tuple[int, ...], attributes: tuple[Categorical, ...] = ()) -> "PlannedRound":
+        """Return the round with these periodic features and attributes; only a shifted grid has other symbols then."""
         if not isinstance(self.encoding, ShiftedGridEncoding):
             return self
-        encoding = replace(self.encoding, circles=circles)
+        encoding = replace(self.encoding, circles=circles, attributes=attributes)
         return replace(self, encoding=encoding, n_symbols=encoding.n_symbols)
 
     def spec(self, features: tuple[Feature, ...], encoding: Encoding | None = None) -> RoundSpec:

@@ -4,17 +4,19 @@ The first paragraph of a docstring is the algorithm's description in the OpenAPI
 console. docs/algorithms.md describes the methods.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import floor
 from typing import Any, ClassVar, Literal, Self
 
 from sfumato.errors import InvalidSpec
-from sfumato.limits import MAX_FEATURES, MAX_RECORD_FEATURES
+from sfumato.limits import MAX_FEATURES, MAX_PHASE_ATTRIBUTES, MAX_PHASE_CATEGORIES, MAX_RECORD_FEATURES
 from sfumato.privacy.accounting import ATTO, NANO, parse_delta, parse_epsilon
 from sfumato.privacy.gaussian_privacy import PICO, epsilon_of
+from sfumato.specs.attributes import Categorical
 from sfumato.specs.definition import CENTRAL, LOCAL, AlgorithmParameters, Definition
-from sfumato.specs.encodings import MAX_PHASE_SLOTS
+from sfumato.specs.phases import MAX_PHASE_SLOTS
 from sfumato.validation import parameter, parameters_of, require
 
 __all__ = [
@@ -135,7 +137,14 @@ class ShiftedGrid(AlgorithmParameters):
 
     type: ClassVar[str] = "shifted_grid"
     definition: ClassVar[Definition] = Definition(
-        "shapes", LOCAL, 3, ("shifted_grid",), counts_by="agreement", pools=True, periodic=True
+        "shapes",
+        LOCAL,
+        3,
+        ("shifted_grid",),
+        counts_by="agreement",
+        max_attributes=1,
+        pools=True,
+        periodic=True,
     )
     epsilon: float = epsilon_parameter(example=2.0)
     clusters: int | None = clusters_parameter(automatic=REPEATED, example=6)
@@ -329,6 +338,7 @@ class PhaseSketch(AlgorithmParameters):
         ("phase",),
         ("phase", "nearest_centroid", "centroid_sign"),
         counts_by="bic",
+        max_attributes=MAX_PHASE_ATTRIBUTES,
         periodic=True,
         limitation="Clusters that overlap heavily are not separated, at any epsilon.",
     )
@@ -337,7 +347,10 @@ class PhaseSketch(AlgorithmParameters):
         maximum=MAX_SKETCHED_CLUSTERS, automatic="the number from 1 to 16 with the least BIC"
     )
     slots: int | None = parameter(
-        "Number of public waves.", minimum=32, maximum=MAX_PHASE_SLOTS, automatic="512, or 1024 from 16 features"
+        "Number of public waves.",
+        minimum=32,
+        maximum=MAX_PHASE_SLOTS,
+        automatic="512, or 1024 from 16 features or with attributes",
     )
     seed: int = seed_parameter("Seed of the waves, which are public, and of the starting points of the fit.")
     refine: Refine = parameter(
@@ -360,6 +373,21 @@ class PhaseSketch(AlgorithmParameters):
             f"refine={self.refine} does not take periodic features: use refine='none'",
         )
         return replace(self, refine="none")
+
+    def require_attributes(self, attributes: Sequence[Categorical]) -> None:
+        """Raise InvalidSpec if the algorithm does not cluster by these attributes. Rounds about centroids have none."""
+        AlgorithmParameters.require_attributes(self, attributes)
+        for each in attributes:
+            require(
+                len(each.categories) <= MAX_PHASE_CATEGORIES,
+                f"{self.type} takes attributes of at most {MAX_PHASE_CATEGORIES} categories, and {each.name} has "
+                f"{len(each.categories)}: name features without it",
+            )
+        require(
+            not attributes or self.refine in ("auto", "none"),
+            f"refine={self.refine} takes no attributes: use refine='none', or name features without "
+            f"{', '.join(each.name for each in attributes)}",
+        )
 
 
 Algorithm = (

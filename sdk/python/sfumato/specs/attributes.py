@@ -204,6 +204,14 @@ def attribute_from_wire(wire: object) -> Attribute:
         raise InvalidSpec(f"{kind.__name__}: a member is missing, unknown or of the wrong type") from None
 
 
+def read_attributes(given: object) -> tuple[Attribute, ...]:
+    """Return attributes of an encoding, each given as such or as JSON values. Raise InvalidSpec."""
+    require(isinstance(given, tuple), "attributes must be a list of attributes")
+    read = tuple(attribute_from_wire(each) if isinstance(each, Mapping) else each for each in cast(Any, given))
+    require(all(isinstance(each, Attribute) for each in read), "attributes must be a list of attributes")
+    return read
+
+
 def attributes_from_wire(wire: object) -> tuple[Attribute, ...]:
     """Return attributes from a JSON list. Raise InvalidSpec."""
     require(isinstance(wire, list), "attributes must be a list")

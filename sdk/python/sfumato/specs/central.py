@@ -20,6 +20,7 @@ from sfumato.specs.algorithms import (
     seed_parameter,
     state_mu,
 )
+from sfumato.specs.attributes import MAX_ATTRIBUTES
 from sfumato.specs.definition import CENTRAL, LOCAL, AlgorithmParameters, Definition
 from sfumato.validation import parameter, require
 
@@ -220,7 +221,7 @@ class PrivateKmeans(AlgorithmParameters):
         MAX_RECORD_FEATURES,
         counts_by="noisy count",
         has_block=True,
-        takes_categories=True,
+        max_attributes=MAX_ATTRIBUTES,
         periodic=True,
     )
     epsilon: float = _epsilon(replaced_by="mu")

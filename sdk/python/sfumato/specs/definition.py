@@ -1,15 +1,18 @@
 """The definition of an algorithm: the facts about it besides its parameters."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from decimal import Decimal
-from typing import Any, ClassVar, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, cast
 
 from sfumato.errors import InvalidSpec
 from sfumato.kinds import TrustModel
 from sfumato.plain import to_plain
 from sfumato.privacy.accounting import parse_delta, parse_epsilon
 from sfumato.validation import parameters_of
+
+if TYPE_CHECKING:
+    from sfumato.specs.attributes import Categorical
 
 __all__ = ["AlgorithmParameters", "Definition", "Group"]
 
@@ -41,8 +44,8 @@ class Definition:
         Method that estimates the number of clusters; empty if the number is required.
     has_block : bool
         Whether a δ pays for one block of queries with Gaussian noise above four features.
-    takes_categories : bool
-        Whether a job over records clusters by attributes, too.
+    max_attributes : int
+        Largest number of attributes by which a job clusters beside its features.
     pools : bool
         Whether a job over several earlier rounds of one grid adds their tallies.
     periodic : bool
@@ -58,7 +61,7 @@ class Definition:
     reads_later: tuple[str, ...] = ()
     counts_by: Count = ""
     has_block: bool = False
-    takes_categories: bool = False
+    max_attributes: int = 0
     pools: bool = False
     periodic: bool = False
     limitation: str = ""
@@ -128,6 +131,23 @@ class AlgorithmParameters:
         if not self.definition.periodic:
             raise InvalidSpec(f"{self.type} does not take periodic features")
         return self
+
+    def require_attributes(self, attributes: "Sequence[Categorical]") -> None:
+        """Raise InvalidSpec if the algorithm does not cluster by these attributes."""
+        if not attributes:
+            return
+        most = self.definition.max_attributes
+        if not most:
+            names = ", ".join(each.name for each in attributes)
+            taker = "private_kmeans" if self.definition.needs_records else "shifted_grid or phase_sketch"
+            raise InvalidSpec(
+                f"{self.type} takes no categories: use {taker}, or name features without the attributes {names}"
+            )
+        if len(attributes) > most:
+            raise InvalidSpec(
+                f"{self.type} clusters by {most} attribute{'s' * (most > 1)} at most, not {len(attributes)}: name "
+                "fewer among features"
+            )
 
     def require_features(self, n_features: int) -> None:
         """Raise InvalidSpec if the algorithm does not support the number of features."""

@@ -1,29 +1,20 @@
 """Specifications of the encodings, which convert a point to a symbol."""
 
 import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import ClassVar
 
 from sfumato.limits import MAX_CELL_SYMBOLS, MAX_FEATURES, MAX_STEPS, MAX_SYMBOLS
-from sfumato.specs.attributes import MAX_ATTRIBUTES, Attribute, attribute_from_wire
+from sfumato.specs.attributes import MAX_ATTRIBUTES, Attribute, Categorical, read_attributes
+from sfumato.specs.phases import FULL_TURN, LATTICE, PhaseEncoding, check_rows
 from sfumato.validation import is_int, require, require_int, show
 
 MAX_TREE_CELLS = 1 << 16
 MAX_TREE_BITS = 48  # bits of a cell's place, which a double represents exactly on every device
 
-# Projections use integers: coordinates below LATTICE and weights up to MAX_WEIGHT. With 64 features every sum is
-# below 2**40 and every product on a device below 2**53.
-LATTICE = 1 << 20
-MAX_WEIGHT = 1 << 14
 MAX_CENTROIDS = 256
 MAX_SAMPLE_VALUES = 1 << 24  # maximum reports times numbers of a vector in a lattice's round, 64 MB
-
-TURN = 1 << 30  # phase units per turn
-FULL_TURN = TURN // LATTICE  # weight that gives one turn across a feature's range
-MAX_PHASES = 1 << 10
-MAX_PHASE_SLOTS = 1 << 10
 
 MAX_MAP_RUNS = 1 << 15  # runs of equal labels in the label map of a round
 
@@ -62,7 +53,8 @@ class ShiftedGridEncoding:
 
     The fine grid has cells * shifts cells per feature. The slot is the shift, and the symbol is the
     coarse cell of the shifted fine cell, both in row-major order. A shift moves the grid beyond the bounds, so a
-    feature has one coarse cell more. On a circle, the first and the last coarse cell are one.
+    feature has one coarse cell more. On a circle, the first and the last coarse cell are one. With a categorical
+    attribute, the symbol is c V + v for coarse cell c and category v of V. A category has no shift.
     """
 
     type: ClassVar[str] = "shifted_grid"
@@ -70,8 +62,14 @@ class ShiftedGridEncoding:
     cells: int  # s, coarse cells per feature
     shifts: int  # w, shifts per feature
     circles: tuple[int, ...] = ()  # indices of the periodic features, ascending
+    attributes: tuple[Categorical, ...] = ()  # at most one; its category is part of the symbol
 
     def __post_init__(self) -> None:
+        object.__setattr__(self, "attributes", read_attributes(self.attributes))
+        require(
+            len(self.attributes) <= 1 and all(isinstance(each, Categorical) for each in self.attributes),
+            "a shifted grid takes at most one attribute, and it must be categorical",
+        )
         require_int(self.n_features, 1, 8, "n_features of a shifted grid")
         require_int(self.cells, 1, 4096, "cells per feature")
         require_int(self.shifts, 1, 64, "shifts per feature")
@@ -84,7 +82,7 @@ class ShiftedGridEncoding:
         require(not self.circles or self.cells >= 2, "a circle must have at least 2 cells, not 1")
         require(
             self.n_symbols <= MAX_SYMBOLS,
-            f"a shifted grid may have at most {MAX_SYMBOLS} symbols, not {self.n_symbols}: reduce cells",
+            f"a shifted grid may have at most {MAX_SYMBOLS} symbols, not {self.n_symbols}: reduce cells or categories",
         )
         require(
             self.n_slots <= MAX_SYMBOLS,
@@ -97,7 +95,17 @@ class ShiftedGridEncoding:
 
     @property
     def n_symbols(self) -> int:
-        return math.prod(self.symbols_along)
+        return math.prod(self.symbols_along) * math.prod(self.categories)
+
+    @property
+    def categories(self) -> tuple[int, ...]:
+        """Return (V,), the number of categories of the attribute, or () without one."""
+        return tuple(len(each.categories) for each in self.attributes)
+
+    @property
+    def fine_shape(self) -> tuple[int, ...]:
+        """Return the fine cells along each feature, then V if there is an attribute."""
+        return (*(self.fine_cells,) * self.n_features, *self.categories)
 
     @property
     def symbols_along(self) -> tuple[int, ...]:
@@ -158,60 +166,6 @@ class TreeGridEncoding:
         return max(self.levels)
 
 
-def _check_rows(rows: tuple[tuple[int, ...], ...], name: str, most: int, lowest: int, highest: int) -> None:
-    require(isinstance(rows, tuple) and 1 <= len(rows) <= most, f"{name} must have 1 to {most} rows")
-    require(all(isinstance(row, tuple) for row in rows), f"{name} must be rows of integers")
-    require(
-        1 <= len(rows[0]) <= MAX_FEATURES, f"a row of {name} must have 1 to {MAX_FEATURES} integers, not {len(rows[0])}"
-    )
-    require(all(len(row) == len(rows[0]) for row in rows), f"rows of {name} must have equal lengths")
-    are_valid = all(is_int(number) and lowest <= number <= highest for row in rows for number in row)
-    require(are_valid, f"{name} must be integers from {lowest} to {highest}")
-
-
-@dataclass(frozen=True, slots=True)
-class PhaseEncoding:
-    """The phase of a public wave. The symbol is the part of a turn, of L equal parts, that contains the phase.
-
-    The slot is the wave. A coordinate in [0, 1] is the integer floor(x * 2**20), at most
-    2**20 - 1; the sum of weight times coordinate, modulo a turn of 2**30, is the phase, and
-    the symbol is floor(L * phase / 2**30). So a wave's angular frequency is 2 pi weight / 1024
-    radians across a feature's range.
-
-    The specification contains the weights and not a seed. A device then needs one sum of products, a
-    remainder and a division of integers below 2**53, which are exact in every language, including
-    JavaScript. A seed would save bytes, but every client would need the same generator, normal
-    deviates and square roots to the last bit, and a plan could not choose its waves. A wave in 8
-    features takes about 40 bytes, and 512 waves 20 kB. They are equal for all devices and are sent once
-    per round, because later responses only confirm the ETag. The maximum of 1024 waves in 64 features
-    takes about 300 kB.
-
-    A wave of weight zero has the phase 0 for every record inside the bounds. It shows how many records are outside,
-    because those send a uniformly random phase (`sfumato.records.outside`).
-    """
-
-    type: ClassVar[str] = "phase"
-    weights: tuple[tuple[int, ...], ...]  # weights of each wave, per feature
-    phases: int  # L
-
-    def __post_init__(self) -> None:
-        _check_rows(self.weights, "weights", MAX_PHASE_SLOTS, -MAX_WEIGHT, MAX_WEIGHT)
-        require(any(any(row) for row in self.weights), "weights must have a row that is not all zero")
-        require_int(self.phases, 4, MAX_PHASES, "phases")
-
-    @property
-    def n_features(self) -> int:
-        return len(self.weights[0])
-
-    @property
-    def n_slots(self) -> int:
-        return len(self.weights)
-
-    @property
-    def n_symbols(self) -> int:
-        return self.phases
-
-
 @dataclass(frozen=True, slots=True)
 class LatticeEncoding:
     """A point as a vector of integers: a coordinate x in [0, 1] is floor(x * steps + 1/2), 0..steps.
@@ -256,7 +210,7 @@ class NearestCentroidEncoding:
     centroids: tuple[tuple[int, ...], ...]
 
     def __post_init__(self) -> None:
-        _check_rows(self.centroids, "centroids", MAX_CENTROIDS, 0, LATTICE - 1)
+        check_rows(self.centroids, "centroids", MAX_CENTROIDS, 0, LATTICE - 1)
 
     @property
     def n_features(self) -> int:
@@ -286,7 +240,7 @@ class CentroidSignEncoding:
     centroids: tuple[tuple[int, ...], ...]
 
     def __post_init__(self) -> None:
-        _check_rows(self.centroids, "centroids", MAX_CENTROIDS, 0, LATTICE - 1)
+        check_rows(self.centroids, "centroids", MAX_CENTROIDS, 0, LATTICE - 1)
 
     @property
     def n_features(self) -> int:
@@ -324,9 +278,7 @@ class ProfileEncoding:
     labels: tuple[int, ...] = ()  # cluster of each run
 
     def __post_init__(self) -> None:
-        read = (attribute_from_wire(each) if isinstance(each, Mapping) else each for each in self.attributes)
-        object.__setattr__(self, "attributes", tuple(read))
-        require(all(isinstance(each, Attribute) for each in self.attributes), "attributes must be a list of attributes")
+        object.__setattr__(self, "attributes", read_attributes(self.attributes))
         n, names = len(self.attributes), {each.name for each in self.attributes}
         require(1 <= n <= MAX_ATTRIBUTES, f"a profile must have 1 to {MAX_ATTRIBUTES} attributes, not {n}")
         require(len(names) == n, "the attributes of a profile must have unique names")
@@ -336,7 +288,7 @@ class ProfileEncoding:
             "a profile must have either centroids, or cells with starts and labels",
         )
         if has_centroids:
-            _check_rows(self.centroids, "centroids", MAX_CENTROIDS, 0, LATTICE - 1)
+            check_rows(self.centroids, "centroids", MAX_CENTROIDS, 0, LATTICE - 1)
         else:
             self._check_map()
         require(
@@ -398,6 +350,11 @@ Encoding = (
     | CentroidSignEncoding
     | ProfileEncoding
 )
+
+
+def attributes_of(encoding: Encoding) -> tuple[Attribute, ...]:
+    """Return the attributes with categories that are part of the symbols of an encoding."""
+    return encoding.attributes if isinstance(encoding, ProfileEncoding | ShiftedGridEncoding | PhaseEncoding) else ()
 
 
 def require_circles(encoding: Encoding, circles: tuple[int, ...]) -> None:

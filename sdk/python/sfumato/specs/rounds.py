@@ -14,10 +14,10 @@ from sfumato.specs.encodings import (
     CentroidSignEncoding,
     Encoding,
     LatticeEncoding,
-    PhaseEncoding,
-    ProfileEncoding,
+    attributes_of,
     require_circles,
 )
+from sfumato.specs.phases import PhaseEncoding
 from sfumato.validation import is_int, require, require_int, show, to_finite
 
 SPEC_VERSION = 1
@@ -299,10 +299,12 @@ class RoundSpec:
         )
         require_circles(self.encoding, circles_of(self.features))
         own = set(self.attributes)
-        described = self.encoding.attributes if isinstance(self.encoding, ProfileEncoding) else ()
         plain = {feature.name for feature in self.features if not feature.periodic}
         require(
-            all(each in own or (isinstance(each, Numeric) and each.name in plain) for each in described),
+            all(
+                each in own or (isinstance(each, Numeric) and each.name in plain)
+                for each in attributes_of(self.encoding)
+            ),
             "an attribute with the name of a feature must be numeric, and the feature must not be periodic",
         )
         lattice = (
@@ -326,10 +328,8 @@ class RoundSpec:
     @property
     def attributes(self) -> tuple[Attribute, ...]:
         """Return the attributes that the record of the round has in addition to its features."""
-        if not isinstance(self.encoding, ProfileEncoding):
-            return ()
         names = {each.name for each in self.features}
-        return tuple(each for each in self.encoding.attributes if each.name not in names)
+        return tuple(each for each in attributes_of(self.encoding) if each.name not in names)
 
     @property
     def counts_outside(self) -> bool:

@@ -42,6 +42,8 @@ _LATER_MEMBERS: dict[str, Any] = {
     "mark": 0,
     "periodic": False,
     "circles": (),
+    "attributes": (),
+    "characters": (),
     "coordinate": None,
 }
 _MISSING = object()

@@ -84,7 +84,7 @@ internal class OpenRound(val roundId: String, val collectionId: String, val epsi
  * @param cap Largest epsilon that this device spends on the dataset, set by the user, in [1e-6, 32] with at most nine decimals.
  * @param store Storage for the memory of the device.
  * @param features Features that the app expects. The device refuses a round with other features or bounds.
- * @param attributes Names of the attributes that the app reports. The device refuses profile rounds about others. With
+ * @param attributes Names of the attributes that the app reports. The device refuses rounds that need others. With
  *   attributes, a record is a NamedRecord with their values, too.
  * @param onOutside Called with the names of the features, once per device object, when a record outside of the bounds was
  *   perturbed. It is for the developer: units or the order of values may be wrong. Do not log or send what it says in
@@ -167,7 +167,7 @@ public open class Device(
     }
 
     /**
-     * Check a record against the features, which are those of the open rounds unless the app passed `features`.
+     * Check a record against the open rounds, or against the features alone if the app passed `features`.
      *
      * The check sends no report, spends nothing and reads neither the memory nor the draws.
      *
@@ -178,10 +178,17 @@ public open class Device(
     public fun check(record: PersonRecord): RecordCheck = check(record, null)
 
     internal fun check(record: PersonRecord, cancellation: Cancellation?): RecordCheck = inTurn(cancellation) {
-        val known = if (features != null) listOf(features) else fetchRounds(cancellation).map { readRoundSpec(it.spec).features }
-        val point = leaveOut(record, attributes)
-        known.map { checkRecord(it, point) }.firstOrNull()
+        val known = features
+        if (known != null) return@inTurn checkRecord(known, leaveOut(record, attributes))
+        fetchRounds(cancellation).map { checkFor(readRoundSpec(it.spec), record) }.firstOrNull()
             ?: throw InvalidSpec("the features are unknown while no round is open: pass `features` to the device")
+    }
+
+    /** Check a record for a round. If the app does not report its attributes, check the features alone. */
+    private fun checkFor(spec: RoundSpec, record: PersonRecord): RecordCheck {
+        val needed = spec.attributes.map { it.name }.toSet()
+        if (!attributes.containsAll(needed)) return checkRecord(spec.features, leaveOut(record, attributes))
+        return RecordCheck(findOutside(spec, leaveOut(record, attributes - needed)))
     }
 
     /** Return the ids of rounds with reports that the service has not acknowledged yet. */

@@ -14,6 +14,9 @@ private const val LATTICE = 1L shl 20
 private const val MAX_WEIGHT = 1L shl 14
 private const val TURN = 1L shl 30 // projection units per full turn of a phase
 private const val FULL_TURN = TURN / LATTICE // weight of a full turn across the range of a feature
+private const val MAX_WAVES = 1024
+private const val MAX_PHASE_ATTRIBUTES = 4
+private const val MAX_PHASE_CATEGORIES = 16 // with those of unknown and of missing values
 
 /** A function that turns a point and a slot, the public part of a report, into a symbol: a number, or a vector for a lattice. */
 internal class Encoding(
@@ -30,9 +33,10 @@ internal class Encoding(
     val addsSymbol: Boolean = steps == null,
     /** Whether the encoding suits periodic features with these indices. Most encodings suit plain features alone. */
     val suits: (circles: List<Int>) -> Boolean = { it.isEmpty() },
-    /** Attributes of a profile, one for each slot. Its `symbol` is the first one of the cluster; the category is added. */
+    /** Attributes whose categories are part of the symbols. */
     val attributes: List<Attribute> = emptyList(),
-    val symbol: (point: DoubleArray, slot: Long) -> LongArray,
+    /** The symbol of a point under a slot. `codes` has the category of each attribute. */
+    val symbol: (point: DoubleArray, slot: Long, codes: List<Int>) -> LongArray,
 )
 
 /** Readers of the encodings, by their `type` in JSON. */
@@ -63,7 +67,7 @@ private fun readGrid(wire: Map<*, *>): Encoding {
     val cells = list(wire["cells"], "cells", 1, MAX_FEATURES) { integer(it, "cells", 1, MAX_SYMBOLS) }
     val nSymbols = cells.fold(1L) { product, n -> minOf(product * n, MAX_SYMBOLS + 1) } // capped to avoid overflow
     check(nSymbols in 2..MAX_SYMBOLS) { "a grid must have 2 to $MAX_SYMBOLS cells" }
-    return Encoding(cells.size, 1, nSymbols, suits = { true }) { point, _ ->
+    return Encoding(cells.size, 1, nSymbols, suits = { true }) { point, _, _ ->
         longArrayOf(cells.foldIndexed(0L) { feature, index, n -> index * n + cellIndex(point[feature], n) })
     }
 }
@@ -71,10 +75,11 @@ private fun readGrid(wire: Map<*, *>): Encoding {
 /**
  * Read a shifted grid: a coarse grid with `shifts` public shifts per feature. The slot is the shift index in row-major order.
  *
- * A feature has `cells` coarse cells on a circle, and one more between bounds.
+ * A feature has `cells` coarse cells on a circle, and one more between bounds. With an attribute of V categories, the symbol is
+ * V times the cell plus the category.
  */
 private fun readShiftedGrid(wire: Map<*, *>): Encoding {
-    checkKeys(wire, "shifted_grid", listOf("type", "n_features", "cells", "shifts"), listOf("circles"))
+    checkKeys(wire, "shifted_grid", listOf("type", "n_features", "cells", "shifts"), listOf("circles", "attributes"))
     val nFeatures = integer(wire["n_features"], "n_features", 1, 8).toInt()
     val cells = integer(wire["cells"], "cells", 1, 4096)
     val shifts = integer(wire["shifts"], "shifts", 1, 64)
@@ -83,17 +88,20 @@ private fun readShiftedGrid(wire: Map<*, *>): Encoding {
     check(circles.zipWithNext().all { (one, next) -> one < next }) { "circles must be ascending" }
     check(circles.isEmpty() || cells >= 2) { "a circle must have at least 2 cells" }
     val along = LongArray(nFeatures) { if (it in circles) cells else cells + 1 }
-    val nSymbols = along.fold(1L) { product, n -> minOf(product * n, MAX_SYMBOLS + 1) } // capped to avoid overflow
+    val attributes = list(wire.getOrDefault("attributes", emptyList<Any?>()), "attributes", 0, 1, ::readAttribute)
+    check(attributes.none { it.isNumeric }) { "the attribute of a shifted grid must be categorical" }
+    val nCategories = attributes.firstOrNull()?.nCategories?.toLong() ?: 1L
+    val nSymbols = along.fold(nCategories) { product, n -> minOf(product * n, MAX_SYMBOLS + 1) } // capped to avoid overflow
     val nSlots = power(shifts, nFeatures)
     check(nSymbols <= MAX_SYMBOLS) { "a shifted grid may have at most $MAX_SYMBOLS symbols" }
     check(nSlots <= MAX_SYMBOLS) { "a shifted grid may have at most $MAX_SYMBOLS slots" }
-    return Encoding(nFeatures, nSlots, nSymbols, suits = { it == circles }) { point, slot ->
+    return Encoding(nFeatures, nSlots, nSymbols, suits = { it == circles }, attributes = attributes) { point, slot, codes ->
         var index = 0L
         for (feature in 0 until nFeatures) {
             val shift = slot / power(shifts, nFeatures - 1 - feature) % shifts
             index = index * along[feature] + (cellIndex(point[feature], cells * shifts) + shift) / shifts % along[feature]
         }
-        longArrayOf(index)
+        longArrayOf(index * nCategories + (codes.firstOrNull() ?: 0))
     }
 }
 
@@ -114,7 +122,7 @@ private fun readTreeGrid(wire: Map<*, *>): Encoding {
         position += size
     }
     check(position == whole) { "the cells of a tree grid must tile the bounds" }
-    return Encoding(nFeatures, 1, levels.size.toLong()) { point, _ ->
+    return Encoding(nFeatures, 1, levels.size.toLong()) { point, _, _ ->
         val finest = point.map { cellIndex(it, 1L shl depth) }
         val found = starts.binarySearch(zOrderPosition(finest, depth))
         longArrayOf((if (found >= 0) found else -found - 2).toLong())
@@ -143,14 +151,50 @@ private fun readWeights(wire: Any?, most: Int): List<List<Long>> {
 private fun project(weights: List<Long>, point: DoubleArray): Long =
     weights.indices.sumOf { feature -> weights[feature] * cellIndex(point[feature], LATTICE) }
 
-/** Read a phase encoding: the slot selects a public wave, and the symbol is its quantised phase at the point. */
+/** Read the attributes of phases: few ones with a vocabulary, because each category needs waves. */
+private fun readPhaseAttributes(wire: Any?): List<Attribute> {
+    val attributes = list(wire, "attributes", 0, MAX_PHASE_ATTRIBUTES, ::readAttribute)
+    check(attributes.map { it.name }.toSet().size == attributes.size) { "the attributes of phases must have unique names" }
+    check(attributes.none { it.isNumeric }) { "the attributes of phases must be categorical" }
+    check(attributes.all { it.nCategories <= MAX_PHASE_CATEGORIES }) {
+        "an attribute of phases may have at most $MAX_PHASE_CATEGORIES categories"
+    }
+    return attributes
+}
+
+/** Read the characters of each wave, per attribute: an integer below the number of categories. Without attributes, none. */
+private fun readCharacters(wire: Any?, attributes: List<Attribute>, weights: List<List<Long>>): List<List<Long>> {
+    val nRows = if (attributes.isEmpty()) 0 else weights.size
+    val rows = list(wire, "characters", nRows, nRows) { row ->
+        list(row, "a row of characters", attributes.size, attributes.size) { it }
+            .mapIndexed { place, character -> integer(character, "characters", 0, attributes[place].nCategories - 1L) }
+    }
+    check(rows.indices.all { wave -> rows[wave].all { it == 0L } || weights[wave].any { it != 0L } }) {
+        "a wave of weight zero must have characters of zero"
+    }
+    check(attributes.indices.all { place -> rows.any { it[place] != 0L } }) { "each attribute must be in a wave" }
+    return rows
+}
+
+/**
+ * Read a phase encoding: the slot selects a public wave, and the symbol is its quantised phase at the point.
+ *
+ * A category c of m adds a c / m turns for the character a of the wave, rounded down to a phase unit.
+ */
 private fun readPhase(wire: Map<*, *>): Encoding {
-    checkKeys(wire, "phase", listOf("type", "weights", "phases"))
-    val weights = readWeights(wire["weights"], 1024)
+    checkKeys(wire, "phase", listOf("type", "weights", "phases"), listOf("attributes", "characters"))
+    val weights = readWeights(wire["weights"], MAX_WAVES)
     val phases = integer(wire["phases"], "phases", 4, 1024)
+    val attributes = readPhaseAttributes(wire.getOrDefault("attributes", emptyList<Any?>()))
+    val characters = readCharacters(wire.getOrDefault("characters", emptyList<Any?>()), attributes, weights)
     val suits = { circles: List<Int> -> weights.all { row -> circles.all { row[it] % FULL_TURN == 0L } } }
-    return Encoding(weights[0].size, weights.size.toLong(), phases, addsSymbol = false, suits = suits) { point, slot ->
-        longArrayOf(project(weights[slot.toInt()], point).mod(TURN) * phases / TURN)
+    val nSlots = weights.size.toLong()
+    return Encoding(weights[0].size, nSlots, phases, addsSymbol = false, suits = suits, attributes = attributes) { point, slot, codes ->
+        val turned = attributes.indices.sumOf { place ->
+            val nCategories = attributes[place].nCategories.toLong()
+            characters[slot.toInt()][place] * codes[place] % nCategories * TURN / nCategories
+        }
+        longArrayOf((project(weights[slot.toInt()], point) + turned).mod(TURN) * phases / TURN)
     }
 }
 
@@ -159,7 +203,7 @@ private fun readLattice(wire: Map<*, *>): Encoding {
     checkKeys(wire, "lattice", listOf("type", "n_features", "steps"))
     val nFeatures = integer(wire["n_features"], "n_features", 1, MAX_FEATURES.toLong()).toInt()
     val steps = integer(wire["steps"], "steps", 1, MAX_STEPS)
-    return Encoding(nFeatures, 1, null, steps) { point, _ -> LongArray(nFeatures) { floor(point[it] * steps + 0.5).toLong() } }
+    return Encoding(nFeatures, 1, null, steps) { point, _, _ -> LongArray(nFeatures) { floor(point[it] * steps + 0.5).toLong() } }
 }
 
 internal fun readCentroids(wire: Any?): List<List<Long>> {
@@ -188,7 +232,7 @@ private fun readNearestCentroid(wire: Map<*, *>): Encoding {
     checkKeys(wire, "nearest_centroid", listOf("type", "centroids"))
     val centroids = readCentroids(wire["centroids"])
     val nFeatures = centroids[0].size
-    return Encoding(nFeatures, nFeatures.toLong(), 2L * centroids.size) { point, slot ->
+    return Encoding(nFeatures, nFeatures.toLong(), 2L * centroids.size) { point, slot, _ ->
         val (index, above) = findNearest(centroids, point, slot.toInt())
         longArrayOf(2L * index + if (above) 1 else 0)
     }
@@ -201,7 +245,7 @@ private fun readCentroidSign(wire: Map<*, *>): Encoding {
     val nFeatures = centroids[0].size
     var nRows = 1L
     while (nRows < centroids.size) nRows *= 2
-    return Encoding(nFeatures, (nFeatures + 1) * nRows, 2, addsSymbol = false) { point, slot ->
+    return Encoding(nFeatures, (nFeatures + 1) * nRows, 2, addsSymbol = false) { point, slot, _ ->
         val (index, above) = findNearest(centroids, point, (slot / nRows).toInt())
         val isMinus = (slot % nRows and index.toLong()).countOneBits() % 2 == 1
         longArrayOf(if (isMinus == above) 0 else 1)

@@ -8,7 +8,7 @@ private const val MAX_MAP_RUNS = 1 shl 15
 private const val MAX_TEXT = 64
 
 /**
- * An attribute of a profile round: a public vocabulary, or numbers with public bins.
+ * An attribute of a round: a public vocabulary, or numbers with public bins.
  *
  * `category` returns the place of a value among the categories. It throws InvalidPoint, without the value, if it is refused.
  */
@@ -26,7 +26,7 @@ private fun choice(value: Any?, name: String, choices: List<String>): String {
     return value as String
 }
 
-private fun readAttribute(value: Any?): Attribute {
+internal fun readAttribute(value: Any?): Attribute {
     val wire = asObject(value, "an attribute")
     val kind = choice(wire["kind"], "the kind of an attribute", listOf("categorical", "numeric"))
     return if (kind == "categorical") readCategorical(wire) else readNumeric(wire)
@@ -93,8 +93,9 @@ internal fun readProfile(wire: Map<*, *>): Encoding {
     val nValues = attributes.maxOf { it.nCategories }.toLong()
     val nSymbols = clusters.nClusters * nValues
     check(nSymbols <= MAX_PROFILE_SYMBOLS) { "clusters times categories must be at most $MAX_PROFILE_SYMBOLS" }
-    return Encoding(clusters.nFeatures, attributes.size.toLong(), nSymbols, attributes = attributes, suits = { hasMap || it.isEmpty() }) { point, _ ->
-        longArrayOf(clusters.cluster(point) * nValues)
+    val suits = { circles: List<Int> -> hasMap || circles.isEmpty() }
+    return Encoding(clusters.nFeatures, attributes.size.toLong(), nSymbols, attributes = attributes, suits = suits) { point, slot, codes ->
+        longArrayOf(clusters.cluster(point) * nValues + codes[slot.toInt()])
     }
 }
 

@@ -247,7 +247,7 @@ private fun orderPosition(features: List<Feature>, position: PositionRecord): Do
 /** The public slot and the perturbed value of a report. */
 internal class PerturbedValue(val slot: Long, val value: ByteArray)
 
-/** The part of a record with the features, and the category of each attribute of a profile round. */
+/** The part of a record with the features, and the category of each attribute of the round. */
 internal class ReadRecord(val point: PersonRecord, val codes: List<Int>)
 
 /**
@@ -291,8 +291,7 @@ private fun encode(spec: RoundSpec, record: PersonRecord, slot: Long, entropy: E
     val (nSymbols, steps) = Pair(spec.encoding.nSymbols, spec.encoding.steps)
     val read = readRecord(spec, record)
     if (!spec.countsOutside || checkRecord(spec.features, read.point).outside.isEmpty()) {
-        val first = spec.encoding.symbol(scale(spec.features, read.point), slot)
-        val own = if (read.codes.isEmpty()) first else longArrayOf(first[0] + read.codes[slot.toInt()])
+        val own = spec.encoding.symbol(scale(spec.features, read.point), slot, read.codes)
         return if (spec.countsOutside && steps != null) own + 0L else own
     }
     if (steps != null || nSymbols == null) return LongArray(spec.features.size) { (steps ?: 0) / 2 } + spec.mechanism.mark

@@ -23,7 +23,9 @@ public class UrlTransport(private val timeoutSeconds: Double = 10.0) : Transport
             connection.connect()
             request.cancellation?.check() // a cancellation during `connect` closed nothing
             request.body?.let { body -> connection.outputStream.use { it.write(body) } }
-            return readResponse(connection)
+            val response = readResponse(connection)
+            request.cancellation?.check() // a cancellation closes the connection, which may end the body early
+            return response
         } finally {
             connection.disconnect()
         }
