@@ -8,6 +8,7 @@ sets with even numbers. The report is about the sets with odd numbers. New runs 
 import argparse
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -27,7 +28,9 @@ RECORDS, DEVICES = 20_000, 60_000
 BELOW = (0.3, 0.5, 0.7, 0.85, 0.95, 0.99, BELOW_ALL)  # upper limits of the ranges of the index
 LEAST_RUNS = 8  # a range with fewer runs is joined with the next higher one
 # Sources with an index of the same meaning have one calibration.
-GROUPS: tuple[tuple[Source, ...], ...] = (("cells", "moments"), ("spreads",), ("sketch",), ("rounds",), ("centres",))
+GROUPS: tuple[tuple[Source, ...], ...] = (
+    ("cells", "moments", "counts"), ("spreads",), ("sketch",), ("rounds",), ("centres",),
+)  # fmt: skip
 QUICK = ("right_2_3", "one_2_2", "even_2_3", "irrelevant_2_1_k3")
 
 Points = NDArray[np.float64]
@@ -186,10 +189,10 @@ def measure(name: str, epsilon: float, runs: int, methods: Sequence[str] | None)
         is_local = not params.definition.needs_records
         points = draw(DEVICES if is_local and not params.definition.reads_vectors else RECORDS)
         models = [
-            simulate(params, points, seed=seed)
+            simulate(each, points, seed=seed)
             if is_local
-            else simulate_central(params, points, seed=seed, in_ball=data.in_ball)
-            for seed in range(runs)
+            else simulate_central(each, points, seed=seed, in_ball=data.in_ball)
+            for seed, each in ((seed, _reseed(params, seed)) for seed in range(runs))
         ]
         labels, weights = [model.assign(points) for model in models], np.full(len(points), 1 / len(points))
         for i, model in enumerate(models):
@@ -201,6 +204,11 @@ def measure(name: str, epsilon: float, runs: int, methods: Sequence[str] | None)
                 "expected": None if again is None else [again.value, again.lower, again.upper],
                 "loss": None if loss is None else [loss.value, loss.lower, loss.upper],
             }  # fmt: skip
+
+
+def _reseed(params: Any, seed: int) -> Any:
+    """Return the parameters with another public seed, so that runs differ in all that they draw."""
+    return replace(params, seed=seed) if hasattr(params, "seed") else params
 
 
 def calibrate(rows: Sequence[Row]) -> AgreementRanges:
@@ -261,10 +269,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     tuning = [row for row in rows if numbers[row["set"]] % 2 == 0]
     print("\n".join(report([row for row in rows if numbers[row["set"]] % 2 == 1] or rows)))
     if options.write:
-        tables: dict[str, Any] = {}
+        tables: dict[str, Any] = json.loads(TABLE_FILE.read_text(encoding="utf-8"))
         for group in GROUPS:
-            found = calibrate([row for row in tuning if row["source"] in group])
-            tables |= dict.fromkeys(group, found._asdict())
+            if own := [row for row in tuning if row["source"] in group]:  # a source without runs keeps its table
+                tables |= dict.fromkeys(group, calibrate(own)._asdict())
         TABLE_FILE.write_text(json.dumps(tables, indent=1) + "\n", encoding="utf-8")
 
 

@@ -21,7 +21,8 @@ class LocalService(DemoService):
         self._directory = tempfile.TemporaryDirectory(prefix="sfumato-demo-")
         home = Path(self._directory.name)
         arguments = ("serve", "--host", "127.0.0.1", "--port", "0")
-        self.member = start(home, "the service", *arguments, environment=make_environment(home))
+        environment = make_environment(home, warm_kernels="false")  # the single job needs few kernels
+        self.member = start(home, "the service", *arguments, environment=environment)
         try:
             self.member.wait_for_gateway()
             self.url, self.key = self.member.url, _admin_key(home)

@@ -116,7 +116,9 @@ class Settings(BaseSettings):
         ge=0,
         description="Seconds that a terminating worker may take to finish its job; then the job returns to the queue.",
     )
-    warm_kernels: bool = Field(True, description="Whether a worker compiles all kernels before its first job.")
+    warm_kernels: bool = Field(
+        True, description="Whether a worker compiles the kernels of all algorithms while it has no job."
+    )
 
     slow_seconds: float = Field(
         20.0,

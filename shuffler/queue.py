@@ -250,39 +250,10 @@ class Queue:
     def store(self, submissions: Sequence[Submission], now: float) -> list[Verdict]:
         """Store sealed reports and return the outcome of each. A repeated submission of the same bytes is stored."""
         with self._writing() as database:
-            return [self._store(database, each, now) for each in submissions]
-
-    def _store(self, database: sqlite3.Connection, submission: Submission, now: float) -> Verdict:
-        sender = _find_sender(database, submission.key)
-        if sender is None:
-            return Verdict.UNAUTHENTICATED
-        if sender.is_backend != bool(submission.person):
-            return Verdict.SENDER_MISSING
-        query = "SELECT dataset_id, document, state, n_reports, secret, outer_key FROM rounds WHERE id = ?"
-        row = database.execute(query, (submission.round_id,)).fetchone()
-        if row is None or row[0] != sender.dataset_id:
-            return Verdict.NOT_FOUND
-        _, document, state, n_reports, secret, outer_key = row
-        if state != State.OPEN:
-            return Verdict.CLOSED
-        found = _parse(document)
-        if len(submission.wrapped) != found.sent_bytes:
-            return Verdict.WRONG_LENGTH
-        (sealed,) = unwrap([submission.wrapped], found.id, outer_key)
-        if sealed is None:
-            return Verdict.NOT_WRAPPED
-        place = hmac.digest(secret, f"{sender.name}\0{submission.person or ''}".encode(), "sha256")
-        query = "SELECT 1 FROM reports WHERE round_id = ? AND sealed = ?"
-        if database.execute(query, (found.id, sealed)).fetchone() is not None:
-            return Verdict.STORED
-        query = "SELECT 1 FROM reports WHERE round_id = ? AND place = ?"
-        if database.execute(query, (found.id, place)).fetchone() is not None:
-            return Verdict.ALREADY_REPORTED
-        if _is_due(found, n_reports, now):
-            return Verdict.CLOSED
-        database.execute("INSERT INTO reports VALUES (?, ?, ?)", (found.id, place, sealed))
-        database.execute("UPDATE rounds SET n_reports = n_reports + 1 WHERE id = ?", (found.id,))
-        return Verdict.STORED
+            group = _Group(database, now)
+            verdicts = [group.store(each) for each in submissions]
+            group.count()
+            return verdicts
 
     # ---- releases ----
 
@@ -375,6 +346,86 @@ class Queue:
                 if self._database.in_transaction:  # SQLite ends it itself after some errors
                     self._database.execute("ROLLBACK")
                 raise
+
+
+class _StoredRound:
+    """A round as the transaction of a group found it, with the number of reports that the group adds."""
+
+    def __init__(
+        self, dataset_id: str, document: bytes, state: str, n_reports: int, secret: bytes | None, key: bytes | None
+    ) -> None:
+        self.dataset_id, self.is_open, self.n_reports = dataset_id, state == State.OPEN, n_reports
+        self.found, self.n_added = _parse(document), 0
+        self._secret = secret or b""  # none from the release on
+        self._wrapped: list[bytes] = []
+        self._layers = unwrap(iter(self._wrapped.pop, None), self.found.id, key or b"")  # loads the key once
+
+    def unwrap(self, wrapped: bytes) -> bytes | None:
+        """Return the sealed report without its outer layer, or None if it has none."""
+        self._wrapped.append(wrapped)
+        return next(self._layers)
+
+    def place(self, sender: Sender, person: str | None) -> bytes:
+        """Return the key under which the report of a sender is stored."""
+        return hmac.digest(self._secret, f"{sender.name}\0{person or ''}".encode(), "sha256")
+
+
+class _Group:
+    """Submissions of one transaction, which reads each sender and each round once."""
+
+    def __init__(self, database: sqlite3.Connection, now: float) -> None:
+        self._database, self._now = database, now
+        self._senders: dict[str, Sender | None] = {}
+        self._rounds: dict[str, _StoredRound | None] = {}
+
+    def store(self, submission: Submission) -> Verdict:
+        """Store a sealed report and return the outcome."""
+        if submission.key not in self._senders:
+            self._senders[submission.key] = _find_sender(self._database, submission.key)
+        sender = self._senders[submission.key]
+        if sender is None:
+            return Verdict.UNAUTHENTICATED
+        if sender.is_backend != bool(submission.person):
+            return Verdict.SENDER_MISSING
+        if submission.round_id not in self._rounds:
+            self._rounds[submission.round_id] = self._find_round(submission.round_id)
+        stored = self._rounds[submission.round_id]
+        if stored is None or stored.dataset_id != sender.dataset_id:
+            return Verdict.NOT_FOUND
+        if not stored.is_open:
+            return Verdict.CLOSED
+        if len(submission.wrapped) != stored.found.sent_bytes:
+            return Verdict.WRONG_LENGTH
+        sealed = stored.unwrap(submission.wrapped)
+        if sealed is None:
+            return Verdict.NOT_WRAPPED
+        return self._insert(stored, stored.place(sender, submission.person), sealed)
+
+    def _insert(self, stored: _StoredRound, place: bytes, sealed: bytes) -> Verdict:
+        round_id = stored.found.id
+        is_due = _is_due(stored.found, stored.n_reports + stored.n_added, self._now)
+        if not is_due:
+            query = "INSERT OR IGNORE INTO reports VALUES (?, ?, ?)"
+            if self._database.execute(query, (round_id, place, sealed)).rowcount:
+                stored.n_added += 1
+                return Verdict.STORED
+        query = "SELECT 1 FROM reports WHERE round_id = ? AND sealed = ?"
+        if self._database.execute(query, (round_id, sealed)).fetchone() is not None:
+            return Verdict.STORED
+        query = "SELECT 1 FROM reports WHERE round_id = ? AND place = ?"
+        if self._database.execute(query, (round_id, place)).fetchone() is not None:
+            return Verdict.ALREADY_REPORTED
+        return Verdict.CLOSED
+
+    def count(self) -> None:
+        """Add the stored reports to the numbers of their rounds."""
+        added = [(each.n_added, each.found.id) for each in self._rounds.values() if each is not None and each.n_added]
+        self._database.executemany("UPDATE rounds SET n_reports = n_reports + ? WHERE id = ?", added)
+
+    def _find_round(self, round_id: str) -> _StoredRound | None:
+        query = "SELECT dataset_id, document, state, n_reports, secret, outer_key FROM rounds WHERE id = ?"
+        row = self._database.execute(query, (round_id,)).fetchone()
+        return None if row is None else _StoredRound(*row)
 
 
 def _find_sender(database: sqlite3.Connection, key: str) -> Sender | None:

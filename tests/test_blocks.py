@@ -191,7 +191,7 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     home = tmp_path_factory.mktemp("documents") / ".sfumato"
     with running(home, "serve", "--port", "0", SFUMATO_WARM_KERNELS="true") as service:
         url, key = service.url(), (home / "admin.key").read_text().strip()
-        until(lambda: "job_process_ready" in service.log, START_SECONDS)
+        until(lambda: "kernels_compiled" in service.log, START_SECONDS)
         with Client(url, key) as client:
             features = [Feature("east", 0, 10), Feature("north", 0, 10)]
             dataset = client.create_dataset("given", features, epsilon=2, min_reports=100)

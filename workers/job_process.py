@@ -1,4 +1,4 @@
-"""The job process: imports `clustering`, compiles its kernels once, and performs one task at a time.
+"""The job process: imports `clustering`, performs one task at a time, and compiles kernels while it has none.
 
 The supervisor spawns this process, sends tasks over a pipe, and kills it without warning to stop a job. Each write of
 the process is therefore a single transaction, guarded by the fence of the claim.
@@ -10,7 +10,7 @@ import queue
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from enum import StrEnum
 from multiprocessing.connection import Connection
@@ -84,7 +84,7 @@ def main(
     heartbeat : c_ulonglong
         Shared memory with a number that grows while the process is alive.
     settings : Settings
-        Database, lease, and whether to compile the kernels of all algorithms before the first task.
+        Database, lease, and whether to compile the kernels of all algorithms between tasks.
     parent : int
         Process id of the supervisor.
     start : callable, optional
@@ -100,12 +100,13 @@ def main(
     tasks: queue.SimpleQueue[Task] = queue.SimpleQueue()
     threading.Thread(target=_receive_tasks, args=(pipe, tasks), daemon=True).start()
     threading.Thread(target=_beat, args=(heartbeat,), daemon=True).start()
-    _load_algorithms(settings.warm_kernels)
+    _load_algorithms()
     database = Database.from_settings(settings)
     database.truncate_wal()  # a killed job process may have left deleted reports in the log
     pipe.send(Reply.READY)
+    kernels = _compile_kernels() if settings.warm_kernels else iter(())
     while True:
-        pipe.send(_perform(database, tasks.get(), start, run_central))
+        pipe.send(_perform(database, _await_task(tasks, kernels), start, run_central))
 
 
 def _receive_tasks(pipe: Connection, tasks: "queue.SimpleQueue[Task]") -> None:
@@ -115,6 +116,13 @@ def _receive_tasks(pipe: Connection, tasks: "queue.SimpleQueue[Task]") -> None:
             tasks.put(pipe.recv())
         except (EOFError, OSError):
             os._exit(1)
+
+
+def _await_task(tasks: "queue.SimpleQueue[Task]", kernels: Iterator[str]) -> Task:
+    """Return the next task. Until it arrives, compile kernels, so that a task waits for one algorithm at most."""
+    while tasks.empty() and next(kernels, None) is not None:
+        pass
+    return tasks.get()
 
 
 def _beat(heartbeat: "c_ulonglong") -> None:
@@ -150,19 +158,36 @@ def _perform(database: Database, task: Task, start: StartPlan | None, run_centra
     return Reply.DONE
 
 
-def _load_algorithms(compile_kernels: bool = True) -> None:
-    """Import the modules that jobs need, and compile their kernels if `compile_kernels` is set."""
+def _load_algorithms() -> None:
+    """Import the modules that jobs need."""
     began = time.monotonic()
-    warmed: list[str] = []
     try:
         cache.compile_in_memory_without_cache()
         from workers import job_runner  # noqa: F401 - loads the modules that jobs need
+    except Exception as error:  # a job that needs the broken module reports the error under its own id
+        log.error("import_failed", **describe(error))
+    _freeze_objects()
+    log.info("job_process_ready", pid=os.getpid(), seconds=round(time.monotonic() - began, 2))
+
+
+def _compile_kernels() -> Iterator[str]:
+    """Compile the kernels of one mechanism or algorithm after the other, and yield its name."""
+    began = time.monotonic()
+    warmed: list[str] = []
+    try:
         from workers.kernels import warmup
 
-        if compile_kernels:
-            warmed = sorted(warmup.warm_up())
+        for name, is_warm in warmup.warm_up_each():
+            if is_warm:
+                warmed.append(name)
+            yield name
     except Exception as error:  # a job that needs the broken module reports the error under its own id
         log.error("warmup_failed", **describe(error))
+    _freeze_objects()
+    log.info("kernels_compiled", pid=os.getpid(), seconds=round(time.monotonic() - began, 2), warmed=sorted(warmed))
+
+
+def _freeze_objects() -> None:
+    """Exempt the loaded objects from later collections, which would delay jobs."""
     gc.collect()
-    gc.freeze()  # exempts the loaded objects from later collections, which would delay jobs
-    log.info("job_process_ready", pid=os.getpid(), seconds=round(time.monotonic() - began, 2), warmed=warmed)
+    gc.freeze()

@@ -5,8 +5,9 @@ import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import count
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from unittest.mock import patch
 
 from audit.checks.check import Leak
@@ -86,10 +87,13 @@ class SeededQueue(UnpermutedQueue):
 class OrderedQueue(UnpermutedQueue):
     """A queue with rows in the order of arrival, which it releases in this order."""
 
-    def _store(self, database: Any, submission: Submission, now: float) -> Verdict:
-        rows = database.execute("SELECT count(*) FROM reports").fetchone()
-        with patch("shuffler.queue.hmac.digest", lambda *_: rows[0].to_bytes(4, "big")):
-            return super()._store(database, submission, now)
+    def store(self, submissions: Sequence[Submission], now: float) -> list[Verdict]:
+        """Store sealed reports under their numbers."""
+        with self._lock:
+            (n_rows,) = self._database.execute("SELECT count(*) FROM reports").fetchone()
+        numbers = count(n_rows)
+        with patch("shuffler.queue.hmac.digest", lambda *_: next(numbers).to_bytes(4, "big")):
+            return super().store(submissions, now)
 
 
 class TimedQueue(Queue):
@@ -125,29 +129,35 @@ class EagerQueue(Queue):
 class TolerantQueue(Queue):
     """A queue that stores sealed reports of each length."""
 
-    def _store(self, database: Any, submission: Submission, now: float) -> Verdict:
+    def store(self, submissions: Sequence[Submission], now: float) -> list[Verdict]:
+        """Store each sealed report as if its length were that of the round."""
+        return [self._store(each, now) for each in submissions]
+
+    def _store(self, submission: Submission, now: float) -> Verdict:
         length = len(submission.wrapped) - OUTER_BYTES
         with patch("shuffler.queue._parse", lambda document: replace(parse_round(document), sealed_bytes=length)):
-            return super()._store(database, submission, now)
+            return super().store([submission], now)[0]
 
 
 class UnwrappedQueue(Queue):
     """A queue that takes sealed reports without an outer layer."""
 
-    def _store(self, database: Any, submission: Submission, now: float) -> Verdict:
+    def store(self, submissions: Sequence[Submission], now: float) -> list[Verdict]:
+        """Store reports of the length without the outer layer."""
         with (
             patch("shuffler.queue.unwrap", lambda reports, *_: reports),
             patch("shuffler.rounds.OUTER_BYTES", 0),
         ):
-            return super()._store(database, submission, now)
+            return super().store(submissions, now)
 
 
 class WrappedQueue(Queue):
     """A queue that releases the bytes that arrived, with their outer layer."""
 
-    def _store(self, database: Any, submission: Submission, now: float) -> Verdict:
+    def store(self, submissions: Sequence[Submission], now: float) -> list[Verdict]:
+        """Store the bytes that arrived."""
         with patch("shuffler.queue.unwrap", lambda reports, *_: reports):
-            return super()._store(database, submission, now)
+            return super().store(submissions, now)
 
     def load_batch(self, found: Round) -> list[bytes]:
         """Return the permuted reports with their outer layer."""
@@ -160,20 +170,6 @@ class CopyingQueue(Queue):
     def __init__(self, path: Path) -> None:
         with patch("shuffler.queue._SCHEMA", _SCHEMA.replace("UNIQUE (round_id, sealed)", "CHECK (true)")):
             super().__init__(path)
-
-    def _store(self, database: Any, submission: Submission, now: float) -> Verdict:
-        return super()._store(cast("Any", _Forgetful(database)), submission, now)
-
-
-class _Forgetful:
-    """A database that finds no report by its bytes."""
-
-    def __init__(self, database: Any) -> None:
-        self._database = database
-
-    def execute(self, query: str, *arguments: Any) -> Any:
-        """Run a statement; a search by bytes finds nothing."""
-        return self._database.execute(query.replace("AND sealed = ?", "AND sealed = ? AND false"), *arguments)
 
 
 class RepeatingQueue(Queue):

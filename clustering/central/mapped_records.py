@@ -6,8 +6,9 @@ it has over records.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from operator import add
-from typing import NamedTuple, Protocol
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,6 +17,8 @@ from clustering.central.cells import CategoryBlock, iterate_blocks
 from clustering.central.queries import RecordSource, RecordSum
 from sfumato.specs import Feature
 from sfumato.specs.attributes import Attribute, clustering_attributes
+
+NARROWER = 8  # least number of columns of a record for each column of a mapped record that is kept
 
 
 class RecordMap(Protocol):
@@ -98,16 +101,41 @@ class MappedSum:
         return totals
 
 
-class MappedRecords(NamedTuple):
-    """Mapped records as a curator reads them."""
+@dataclass(frozen=True, eq=False)
+class MappedRecords:
+    """Mapped records as a curator reads them.
+
+    Each query maps them again, so that memory holds one copy of wide records. Local records that a map makes much
+    narrower are kept, because every query of a block reads them.
+    """
 
     source: RecordSource
     mapping: RecordMap
 
     @property
+    def is_local(self) -> bool:
+        """Return whether the records are in this process."""
+        return self.source.is_local
+
+    @property
     def points(self) -> NDArray[np.int32]:
         """Return all mapped records in this process."""
-        return self.mapping.apply(self.source.points)
+        return self._kept if self._keeps else self._map_all()
+
+    @property
+    def _keeps(self) -> bool:
+        return self.is_local and NARROWER * self.n_features <= self.source.n_features
+
+    @cached_property
+    def _kept(self) -> NDArray[np.int32]:
+        return self._map_all()
+
+    def _map_all(self) -> NDArray[np.int32]:
+        points = self.source.points
+        mapped = np.empty((len(points), self.n_features), dtype=np.int32)
+        for block in iterate_blocks(*points.shape):
+            mapped[block] = self.mapping.apply(points[block])
+        return mapped
 
     @property
     def max_per_user(self) -> int:
@@ -121,4 +149,6 @@ class MappedRecords(NamedTuple):
 
     def total(self, record_sum: RecordSum) -> tuple[NDArray[np.int64], ...]:
         """Return the sums over all mapped records."""
+        if self._keeps:
+            return record_sum(self._kept)
         return self.source.total(MappedSum(self.mapping, record_sum))

@@ -128,9 +128,9 @@ def discrete_gaussian(variance: Fraction, n: int, entropy: Entropy) -> NDArray[n
 def _accept(tried: NDArray[np.int64], t: int, variance: Fraction, entropy: Entropy) -> NDArray[np.bool_]:
     """Toss a coin of probability exp(-(|z| - variance/t)^2/(2 variance)) for each z, with big integers."""
     p, q = variance.numerator, variance.denominator
-    denominator = 2 * p * q * t * t
-    exponents = [divmod((size * t * q - p) ** 2, denominator) for size in np.abs(tried).tolist()]
-    whole = np.array([min(turns, _MAX_COINS) for turns, _ in exponents], dtype=np.int64)
+    denominator, step = 2 * p * q * t * t, t * q
+    exponents = [divmod((size * step - p) ** 2, denominator) for size in np.abs(tried).tolist()]
+    whole = np.array([turns if turns < _MAX_COINS else _MAX_COINS for turns, _ in exponents], dtype=np.int64)
     accepted = np.ones(len(tried), dtype=np.bool_)
     for turn in range(int(whole.max(initial=0))):
         (tossing,) = np.nonzero(accepted & (whole > turn))

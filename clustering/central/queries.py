@@ -9,6 +9,7 @@ from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.linalg.blas import dsyrk
 
 from clustering.central.cells import Cells, iterate_blocks
 from clustering.kernels.residuals import (
@@ -30,6 +31,7 @@ DIGEST_LENGTH = 32  # hexadecimal digits
 
 RADIUS_PARTS = 1 << 20  # parts of a radius in which residuals of a concentrated block are added
 PRODUCT_PARTS = 1 << 15  # parts of a radius in which they are multiplied; sums of squares fit into 64 bits
+EXACT_RECORDS = 1 << 23  # records of which doubles add up products exactly: 2^53 / PRODUCT_PARTS^2
 
 
 class RecordSum(Protocol):
@@ -53,6 +55,11 @@ class Records(NamedTuple):
     max_per_user: int = 1
 
     @property
+    def is_local(self) -> bool:
+        """Return True: the records are in this process."""
+        return True
+
+    @property
     def n_features(self) -> int:
         """Return the number of features d."""
         return int(self.points.shape[1])
@@ -64,6 +71,10 @@ class Records(NamedTuple):
 
 class RecordSource(Protocol):
     """Records as the curator reads them: `Records`, or records distributed over processes."""
+
+    @property
+    def is_local(self) -> bool:
+        """Return whether sums are computed in this process."""
 
     @property
     def points(self) -> NDArray[np.int32]:
@@ -258,18 +269,28 @@ class CellMoments:
         return sums, _count_labels(labels, k), seconds
 
     def _multiply(self, points: NDArray[np.int32], labels: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return the products by matrix products of doubles, which are exact: sums over a block are below 2^53."""
+        """Return the products by matrix products of doubles, which are exact: they add up to at most 2^53."""
         k, d = self.centres.shape
-        totals = np.zeros((k, d, d), dtype=np.int64)
+        first, second = np.triu_indices(d)
+        totals = np.zeros((k, len(first)), dtype=np.int64)
+        for begin in range(0, len(points), EXACT_RECORDS):
+            part = slice(begin, begin + EXACT_RECORDS)
+            for c, triangle in enumerate(self._add_products(points[part], labels[part])):
+                totals[c] += triangle[first, second].astype(np.int64)
+        return totals
+
+    def _add_products(self, points: NDArray[np.int32], labels: NDArray[np.int64]) -> list[NDArray[np.float64]]:
+        """Return the upper triangles of the products of each cell, added up in place."""
+        k, d = self.centres.shape
+        triangles = [np.zeros((d, d), order="F") for _ in range(k)]
         for block in iterate_blocks(*points.shape):
             counts = _count_labels(labels[block], k)
             ends, rows = np.cumsum(counts) - counts, np.empty((int(counts.sum()), d))
             sort_residuals(points[block], labels[block], self.centres, self.radii, float(PRODUCT_PARTS), ends, rows)
-            for c, (end, count) in enumerate(zip(ends, counts, strict=True)):
-                own = rows[end - count : end]
-                totals[c] += (own.T @ own).astype(np.int64)
-        first, second = np.triu_indices(d)
-        return totals[:, first, second]
+            for c in np.flatnonzero(counts):
+                own = rows[ends[c] - counts[c] : ends[c]]
+                triangles[c] = dsyrk(1.0, own.T, beta=1.0, c=triangles[c], overwrite_c=True)
+        return triangles
 
 
 @dataclass(frozen=True, eq=False)

@@ -28,7 +28,8 @@ NOISE = 2**0.5  # noise of a refit in that of a run, because the released values
 BELOW_ALL = 1.1  # above each index
 FRESH_STARTS = 2  # starts of a refit besides the released centroids
 
-Source = Literal["cells", "moments", "spreads", "rounds", "sketch", "centres"]  # values that describe the population
+# values that describe the population
+Source = Literal["cells", "moments", "counts", "spreads", "rounds", "sketch", "centres"]
 
 
 class Population(NamedTuple):

@@ -40,12 +40,15 @@ class Pieces(NamedTuple):
     centre_variances: NDArray[np.float64]  # (k,), noise variance per coordinate of a centre
 
 
-class _Mixture(NamedTuple):
+class Mixture(NamedTuple):
+    """Normal components."""
+
     shares: NDArray[np.float64]
     centres: NDArray[np.float64]
     roots: NDArray[np.float64]
 
     def draw(self, deviates: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return one point for each row of normal deviates."""
         ends = np.cumsum(self.shares)
         n = len(deviates)
         owners = np.searchsorted(ends, (np.arange(n) + 0.5) / n * ends[-1], side="right").clip(max=len(ends) - 1)
@@ -72,7 +75,7 @@ def agreement_of_pieces(
     """
     k, m = pieces.centres.shape
     n = int(np.clip(PER_CLUSTER * k, *POINTS))
-    mixture = _match(pieces, draw_normal(words, n, m))
+    mixture = match_moments(pieces, draw_normal(words, n, m))
     refits = []
     for _ in range(REFITS):
         sample = mixture.draw(draw_normal(words, n, m))
@@ -168,12 +171,20 @@ def agreement_of_errors(
     return compare_partitions("centres", Population(points, np.ones(n)), centres, refits)
 
 
-def _match(pieces: Pieces, deviates: NDArray[np.float64]) -> _Mixture:
+def match_moments(pieces: Pieces, deviates: NDArray[np.float64]) -> Mixture:
+    """Return the mixture of which the clusters by the nearest centre have the moments of the pieces.
+
+    Parameters
+    ----------
+    pieces : Pieces
+    deviates : ndarray of shape (n, m)
+        Normal deviates of the points of which the moments are compared.
+    """
     k, m = pieces.centres.shape
     targets = pieces.masses / pieces.masses.sum()
     shares, centres, covariances = targets.copy(), pieces.centres.copy(), pieces.covariances.copy()
     for _ in range(ITERATIONS):
-        mixture = _Mixture(shares, centres, _roots(covariances))
+        mixture = Mixture(shares, centres, _roots(covariances))
         points = mixture.draw(deviates)
         squares = (
             ((points[:, None] - pieces.centres) ** 2).sum(axis=2)
@@ -190,7 +201,7 @@ def _match(pieces: Pieces, deviates: NDArray[np.float64]) -> _Mixture:
         found = counts / len(points)
         shares = np.clip(shares + STEP * (targets - found), targets / 4, None)
         shares /= shares.sum()
-    return _Mixture(shares, centres, _roots(covariances))
+    return Mixture(shares, centres, _roots(covariances))
 
 
 def _roots(covariances: NDArray[np.float64]) -> NDArray[np.float64]:

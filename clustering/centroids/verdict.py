@@ -16,7 +16,8 @@ GOOD_LOSS, BAD_LOSS = 1.3, 2.0  # largest upper end of a reliable loss; loss fro
 # limits of the expected agreement
 AGREES, DIFFERS = 0.95, 0.6  # least value of a reliable partition; a lower one is doubtful
 LEAST_AGREES, LEAST_DIFFERS = 0.7, 0.35  # the same for the lower end of the interval
-LEAST_OF_MOMENTS = 0.9  # `LEAST_AGREES` where moments hide that two clusters share a centroid
+OF_MOMENTS = ("moments", "counts")  # sources that hide that two clusters share a centroid
+LEAST_OF_MOMENTS = 0.9  # `LEAST_AGREES` of these sources
 
 FEW = "There are few data for this number of clusters at this epsilon."
 ALONE = "No two separate clusters were found."
@@ -67,7 +68,7 @@ def rate(loss: ExpectedLoss | None, agreement: PartitionAgreement, *others: Grou
     """
     expected = agreement.expected()
     of_loss = Ground(Verdict.UNCERTAIN, UNKNOWN_LOSS) if loss is None else judge_loss(loss, bad_from)
-    least = LEAST_OF_MOMENTS if agreement.source == "moments" else LEAST_AGREES
+    least = LEAST_OF_MOMENTS if agreement.source in OF_MOMENTS else LEAST_AGREES
     worst = decide(of_loss, judge_agreement(expected, least), *others)
     return Rating(verdict=worst.verdict, verdict_reason=worst.sentence, expected_agreement=expected, expected_loss=loss)
 

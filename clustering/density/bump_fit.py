@@ -3,7 +3,7 @@
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,7 @@ LENGTH_SCALES = (0.06, 0.04, 0.03)  # ℓ of the fits that are compared
 FINE_SCALES = (0.04, 0.03, 0.02)  # the same for the finest ℓ and a given number of clusters
 
 LONG_FIT_CELLS = 96**2  # up to so many cells, a fit runs to convergence
-_REFIT_STEPS = 80  # maximum steps of a fit that starts from another fit
+_REFIT_STEPS = 80  # maximum steps of a refit
 _FEW_STEPS = 20  # the same for a larger grid
 
 
@@ -96,8 +96,20 @@ class BumpFit(ABC):
         return {}
 
 
-def fit_steps(n_cells: int, *, warm: bool) -> int:
-    """Return the maximum number of steps of a fit over so many cells; a warm one starts from another fit."""
+class Search(NamedTuple):
+    """Settings of the search for a minimum; see `fit_log_density`."""
+
+    steps: int
+    start: NDArray[np.float64] | None = None
+    is_refit: bool = False
+
+
+def choose_search(n_cells: int, former: NDArray[np.float64] | None = None) -> Search:
+    """Return how to fit so many cells, after a former fit if there is one.
+
+    A large grid has few steps and starts from the former density. A small one starts from the flat density: noise
+    moves the valleys of a density, and from the former ones a refit needs up to twice as many steps.
+    """
     if n_cells <= LONG_FIT_CELLS:
-        return _REFIT_STEPS if warm else MORE_STEPS
-    return _FEW_STEPS if warm else STEPS
+        return Search(MORE_STEPS) if former is None else Search(_REFIT_STEPS, is_refit=True)
+    return Search(STEPS) if former is None else Search(_FEW_STEPS, former)

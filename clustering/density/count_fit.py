@@ -10,7 +10,7 @@ from math import prod
 import numpy as np
 from numpy.typing import NDArray
 
-from clustering.density.bump_fit import BumpFit, fit_steps
+from clustering.density.bump_fit import BumpFit, choose_search
 from clustering.density.cell_centres import RegionGeometry
 from clustering.density.deconvolution import Deconvolution, NoisyCounts, fit_log_density
 from clustering.density.label_map import region_totals
@@ -52,7 +52,7 @@ class CountFit(BumpFit):
         return False
 
     def redraw(self, density: NDArray[np.float64], throw: int) -> Deconvolution:
-        """Return the fit to synthetic counts, starting from `density`."""
+        """Return the fit to synthetic counts from `density`."""
         counts = draw_counts(density, self.n_records, self.scale, throw, throw)
         return self._refit(counts, 1.0, self.length_scale, density)
 
@@ -71,11 +71,11 @@ class CountFit(BumpFit):
         return replace(self, fitted=fitted, length_scale=length_scale)
 
     def _refit(
-        self, counts: NDArray[np.int64], share: float, length_scale: float, start: NDArray[np.float64]
+        self, counts: NDArray[np.int64], share: float, length_scale: float, former: NDArray[np.float64]
     ) -> Deconvolution:
         """Return the fit to counts of a share of the records, which have this share of the noise variance."""
         likelihood = NoisyCounts(counts, share * noise_variance(self.scale), share * self.n_records)
-        return _fit(likelihood, counts.shape, length_scale, self.amplitude, self.fitted.circles, start)
+        return _fit(likelihood, counts.shape, length_scale, self.amplitude, self.fitted.circles, former)
 
     def size_errors(self, labels: NDArray[np.int64]) -> NDArray[np.float64]:
         """Return standard errors of the shares of regions: noise, the sampling of people, and misfit of the density.
@@ -147,16 +147,18 @@ def _fit(
     length_scale: float,
     amplitude: float,
     circles: tuple[int, ...],
-    start: NDArray[np.float64] | None,
+    former: NDArray[np.float64] | None,
 ) -> Deconvolution:
+    search = choose_search(prod(shape), former)
     return fit_log_density(
         likelihood,
         shape,
         length_scale=length_scale,
         amplitude=amplitude,
         circles=circles,
-        steps=fit_steps(prod(shape), warm=start is not None),
-        start=start,
+        steps=search.steps,
+        start=search.start,
+        is_refit=search.is_refit,
     )
 
 

@@ -4,7 +4,7 @@ The density is the most probable one under a smooth prior on its logarithm.
 A linearisation of the fit gives the standard error of any sum over its cells.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import sqrt
@@ -16,6 +16,8 @@ from scipy.fft import dct
 from scipy.optimize import minimize
 from scipy.sparse.linalg import LinearOperator, cg
 
+from clustering.density.gauss_newton import minimise
+
 _LEAST_MEAN = 1e-9  # least mean of a count, for its logarithm
 _NEGLIGIBLE = 1e-3  # prior standard deviations below this share of the largest are dropped
 _ERROR_TOLERANCE = 0.05  # relative tolerance of the linear solve; keeps a standard error within 5 %
@@ -24,8 +26,11 @@ _ERROR_STEPS = 200
 _LEAST_START = 1e-9  # least density of a start, relative to the mean, for its logarithm
 _MOST_START = 6.0  # greatest coefficient of a start, in standard deviations of the prior
 
+# A fit ends with a step that reduces its loss by less than this share.
+_TOLERANCE, _REFIT_TOLERANCE = 2.220446049250313e-09, 1e-6
+
 # L-BFGS steps from the flat density. Later steps fit only the finest ripples. STEPS bounds the
-# time of large grids; in two features, MORE_STEPS lets a fit converge.
+# time of large grids; in two features, MORE_STEPS lets a fit of counts converge.
 STEPS = 60
 MORE_STEPS = 1000
 
@@ -151,6 +156,12 @@ class Model:
         """Return the transposed Jacobian of f in u at f, times slope, a gradient in f."""
         return self._transform(f * (slope - (f * slope).sum())) * self.deviations
 
+    def curvatures(self, likelihood: "Likelihood", f: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Return about the diagonal of H = 1 + Jᵀ I J at f; a smoothed field counts as if T kept every wave."""
+        weights = f**2 * likelihood.information(f, np.ones(f.shape))
+        squares = along_axes(weights, [basis**2 for basis in self._bases]).take(self._active)
+        return np.asarray(1 + self.deviations**2 * squares, dtype=np.float64)
+
     def _transform(self, values: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the active coefficients of values over the cells."""
         return along_axes(values, self._bases).take(self._active)
@@ -253,7 +264,7 @@ class Deconvolution:
     density : ndarray of shape (fine_cells,) * n_features, float64
         Non-negative, sums to one.
     steps : int
-        L-BFGS iterations.
+        Steps of the optimizer.
     converged : bool
     loss : float
         Minimum of the objective of `deconvolve`.
@@ -280,11 +291,6 @@ class Deconvolution:
         """Return how much less likely the observations are under another density, as a difference of logarithms."""
         return self._likelihood.loss(density)[0] - self._likelihood.loss(self.density)[0]
 
-    def _times_hessian(self, u: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return H u, with H = 1 + Jᵀ I J, I the Fisher information and J the Jacobian of f in u."""
-        f, model = self.density, self._model
-        return u + model.pull(f, self._likelihood.information(f, model.push(f, u)))
-
     def standard_error(self, weights: NDArray[np.float64]) -> float:
         """Return the standard error of sum(weights * density) due to the noise of the observations.
 
@@ -297,9 +303,17 @@ class Deconvolution:
         weights : ndarray of the density's shape
         """
         b = self._model.pull(self.density, weights)
-        hessian = LinearOperator((b.size, b.size), matvec=self._times_hessian, dtype=np.float64)
+        product = _curvature(self._model, self._likelihood, self.density)
+        hessian = LinearOperator((b.size, b.size), matvec=product, dtype=np.float64)
         x, _ = cg(hessian, b, rtol=_ERROR_TOLERANCE, maxiter=_ERROR_STEPS)
         return sqrt(max(float(b @ x - x @ x), 0.0))
+
+
+def _curvature(
+    model: Model, likelihood: Likelihood, f: NDArray[np.float64]
+) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
+    """Return the product with H = 1 + Jᵀ I J, with I the Fisher information and J the Jacobian of f in u."""
+    return lambda u: u + model.pull(f, likelihood.information(f, model.push(f, u)))
 
 
 def fit_log_density(
@@ -310,13 +324,16 @@ def fit_log_density(
     amplitude: float,
     circles: Sequence[int] = (),
     has_categories: bool = False,
-    steps: int = STEPS,
+    steps: int | None = STEPS,
     start: NDArray[np.float64] | None = None,
+    is_refit: bool = False,
 ) -> Deconvolution:
     """Return the most probable density under a likelihood.
 
-    Minimise, with f = softmax(g) and g = IDCT(sqrt(S) u), by L-BFGS
+    Minimise, with f = softmax(g) and g = IDCT(sqrt(S) u),
         loss(f) + ½ |u|².
+    A refit scales u by the curvature of the loss and ends earlier. Unless it takes all steps, its density is within
+    .003 of the minimum (total variation), where noise moves it by .07 to .3.
 
     Parameters
     ----------
@@ -329,30 +346,35 @@ def fit_log_density(
         Axes of periodic features.
     has_categories : bool
         Whether the last axis lists categories.
-    steps : int
-        Maximum number of L-BFGS steps.
+    steps : int or None
+        Maximum number of L-BFGS steps. None fits to convergence, by Gauss-Newton steps. They are faster for a
+        `SmoothedField` and slower for `NoisyCounts`.
     start : ndarray of this shape, optional
         Initial density. The default is the flat one.
+    is_refit : bool
+        Whether the fit follows another one of the same round, or of the data that this one simulates.
 
     Returns
     -------
     Deconvolution
     """
     model = Model(shape, length_scale, amplitude, circles, has_categories=has_categories)
+    first = np.zeros(model.deviations.size) if start is None else model.coefficients(start)
+    scales = np.sqrt(model.curvatures(likelihood, model.density(first))) if is_refit else np.ones(first.size)
 
-    def loss(u: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+    def loss(v: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        u = v / scales
         f = model.density(u)
         value, slope = likelihood.loss(f)
-        return float(value + 0.5 * (u @ u)), model.pull(f, slope) + u
+        return float(value + 0.5 * (u @ u)), (model.pull(f, slope) + u) / scales
 
-    fit = minimize(
-        loss,
-        np.zeros(model.deviations.size) if start is None else model.coefficients(start),
-        jac=True,
-        method="L-BFGS-B",
-        options={"maxiter": steps},
-    )
-    return Deconvolution(model.density(fit.x), int(fit.nit), bool(fit.success), float(fit.fun), model, likelihood)
+    if steps is None:
+        found = minimise(loss, lambda u: _curvature(model, likelihood, model.density(u)), first)
+        return Deconvolution(model.density(found.place), found.steps, found.converged, found.value, model, likelihood)
+    tolerance = _REFIT_TOLERANCE if is_refit else _TOLERANCE
+    fit = minimize(loss, first * scales, jac=True, method="L-BFGS-B", options={"maxiter": steps, "ftol": tolerance})
+    density = model.density(fit.x / scales)
+    return Deconvolution(density, int(fit.nit), bool(fit.success), float(fit.fun), model, likelihood)
 
 
 def deconvolve(
@@ -364,8 +386,9 @@ def deconvolve(
     amplitude: float,
     circles: tuple[int, ...] = (),
     has_categories: bool = False,
-    steps: int = STEPS,
+    steps: int | None = STEPS,
     start: NDArray[np.float64] | None = None,
+    is_refit: bool = False,
 ) -> Deconvolution:
     """Return the most probable density for a `SmoothedField`; see `fit_log_density`."""
     likelihood = SmoothedField(observed, shifts, precision, circles, has_categories)
@@ -378,4 +401,5 @@ def deconvolve(
         has_categories=has_categories,
         steps=steps,
         start=start,
+        is_refit=is_refit,
     )

@@ -10,7 +10,7 @@ from math import prod, sinh
 import numpy as np
 from numpy.typing import NDArray
 
-from clustering.density.bump_fit import BumpFit, fit_steps
+from clustering.density.bump_fit import LONG_FIT_CELLS, BumpFit, choose_search
 from clustering.density.deconvolution import Deconvolution, deconvolve
 from clustering.density.shifted_field import SAMPLING_VARIANCE, field
 from clustering.density.synthetic_rounds import SyntheticPopulation, halve
@@ -69,7 +69,7 @@ class DensityFit(BumpFit):
         return self.params.length_scale is None and signal >= SELECTED_SIGNAL
 
     def redraw(self, density: NDArray[np.float64], throw: int) -> Deconvolution:
-        """Return the fit to a synthetic round, starting from `density`.
+        """Return the fit to a synthetic round from `density`.
 
         People of other categories are even over their cells, because the noise of a cell does not depend on them.
         """
@@ -96,8 +96,8 @@ class DensityFit(BumpFit):
         everyone[..., self.category.place] = self.category.share * density
         return everyone
 
-    def _refit(self, collected: Collected, length_scale: float, start: NDArray[np.float64]) -> Deconvolution:
-        return _fit(self.params, self.encoding, collected, length_scale, start, self.category)
+    def _refit(self, collected: Collected, length_scale: float, former: NDArray[np.float64]) -> Deconvolution:
+        return _fit(self.params, self.encoding, collected, length_scale, former, self.category)
 
 
 def fit_density(params: SeriesAlgorithm, encoding: ShiftedGridEncoding, collected: Collected) -> DensityFit:
@@ -111,7 +111,7 @@ def fit_density(params: SeriesAlgorithm, encoding: ShiftedGridEncoding, collecte
 
 
 def fit_category(whole: DensityFit, category: Category) -> DensityFit:
-    """Fit the density of the people of one category, starting from the density of the whole round."""
+    """Fit the density of the people of one category, after that of the whole round."""
     params, encoding, collected = whole.params, whole.encoding, whole.collected
     length_scale = _length_scale(params, encoding, collected, category.share)
     start = whole.density[..., category.place]
@@ -130,7 +130,7 @@ def _fit(
     encoding: ShiftedGridEncoding,
     collected: Collected,
     length_scale: float,
-    start: NDArray[np.float64] | None,
+    former: NDArray[np.float64] | None,
     category: Category | None = None,
 ) -> Deconvolution:
     """Return the fit to the field F of a round, or to F / s for the people of a category with the share s.
@@ -141,6 +141,8 @@ def _fit(
     observed, share = field(encoding, reading, collected.tally), 1.0
     if category is not None:
         observed, share = observed[..., category.place] / category.share, category.share
+    search = choose_search(prod(observed.shape), former)
+    converges = former is None and observed.size <= LONG_FIT_CELLS
     return deconvolve(
         observed,
         shifts=encoding.shifts,
@@ -149,6 +151,7 @@ def _fit(
         amplitude=params.amplitude,
         circles=encoding.circles,
         has_categories=category is None and bool(encoding.attributes),
-        steps=fit_steps(prod(observed.shape), warm=start is not None),
-        start=start,
+        steps=None if converges else search.steps,
+        start=search.start,
+        is_refit=search.is_refit,
     )

@@ -13,7 +13,6 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 from scipy.special import ndtri
-from scipy.stats.qmc import Sobol
 
 from clustering.centroids.centroid_statistics import CentroidStatistics
 from clustering.centroids.weighted_kmeans import lloyd, weighted_kmeans
@@ -36,6 +35,8 @@ def sobol_points(n: int, n_features: int, words: PublicWords) -> NDArray[np.floa
 
     Means over them have far smaller errors than over n random points.
     """
+    from scipy.stats.qmc import Sobol  # its import takes as long as that of numba
+
     points = Sobol(n_features, scramble=False).random_base2(ceil(log2(max(n, 2))))[:n]
     return np.asarray((points + words.uniform(n_features)) % 1.0)
 

@@ -14,8 +14,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.special import log_ndtr
-from scipy.stats import norm
+from scipy.special import log_ndtr, ndtr, ndtri
 
 from clustering.profiles.shares import ConsistentTables, Noise, share_variances
 from sfumato.profiles.cluster_profile import Distinguishing
@@ -96,7 +95,7 @@ def find_distinctions(found: ConsistentTables, noise: Noise, max_per_user: int) 
     n_tested = len(tests.p_values)
     if not kept.any():
         return [], n_tested
-    width = float(norm.isf(FALSE_DISCOVERIES * kept.sum() / n_tested / 2))
+    width = -float(ndtri(FALSE_DISCOVERIES * kept.sum() / n_tested / 2))
     listed = []
     for place in np.nonzero(kept)[0]:
         share, rest = float(tests.shares[place]), float(tests.rests[place])
@@ -170,7 +169,7 @@ def laplace_normal_tail(size: Floats, scale: float | Floats, deviation: Floats) 
     ratio = deviation / scale
     first = np.exp(np.minimum(ratio**2 / 2 - size / scale + log_ndtr(size / deviation - ratio), 0.0))
     second = np.exp(np.minimum(ratio**2 / 2 + size / scale + log_ndtr(-size / deviation - ratio), 0.0))
-    tail: Floats = np.clip(norm.sf(size / deviation) + 0.5 * (first - second), 1e-300, 1.0)
+    tail: Floats = np.clip(ndtr(-size / deviation) + 0.5 * (first - second), 1e-300, 1.0)
     return tail
 
 
@@ -198,7 +197,7 @@ def _test(found: ConsistentTables, noise: Noise, max_per_user: int) -> _Tests:
                 normal = np.sqrt(np.maximum(own[c] - 2 * scale**2, 0.0) + of_rest + sampling)
                 p_values = np.minimum(2 * laplace_normal_tail(sizes, scale, normal), 1.0)
             else:
-                p_values = 2 * norm.sf(sizes / np.sqrt(variances))
+                p_values = 2 * ndtr(-sizes / np.sqrt(variances))
             where = np.full(n_values, c), np.full(n_values, place), np.arange(n_values)
             parts.append((*where, shares, rests, own[c], variances, p_values))
     columns: list[NDArray[Any]] = [np.empty(0)] * 8

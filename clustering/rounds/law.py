@@ -22,7 +22,7 @@ from math import exp, log
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.stats import chi2
+from scipy.special import chdtrc
 
 from clustering.rounds.decoders import Decoder, decoder
 from clustering.rounds.plan import Collected, Plan
@@ -155,7 +155,7 @@ def _tests(collected: Collected) -> Iterator[tuple[str, float]]:
         share = float(tally.reports @ found / n)
         per_report = reading.variance(min(max(share, 0.0), 1.0), 1) + share * (1 - min(share, 1.0))
         spread = float((tally.reports * (found - share) ** 2).sum() / max(per_report, 1e-12))
-        yield "shares outside differ between slots", float(chi2.sf(spread, spec.encoding.n_slots - 1) ** 0.9)
+        yield "shares outside differ between slots", float(chdtrc(spec.encoding.n_slots - 1, spread) ** 0.9)
 
 
 def _negative(collected: Collected, reading: Decoder) -> float:
@@ -176,7 +176,7 @@ def _negative(collected: Collected, reading: Decoder) -> float:
         return least
     own = len(tally.reports)
     together = float((missing[:own] ** 2 / variance[:own]).sum())  # below a chi-square of as many degrees of freedom
-    return min(1.0, 2 * min(least, float(chi2.sf(together, tally.counts.size))))
+    return min(1.0, 2 * min(least, float(chdtrc(tally.counts.size, together))))
 
 
 def _uniform(counts: NDArray[np.int64]) -> float:
@@ -184,7 +184,7 @@ def _uniform(counts: NDArray[np.int64]) -> float:
     n, k = int(counts.sum()), len(counts)
     if k == 1 or n < 5 * k:
         return 1.0
-    return float(chi2.sf(((counts - n / k) ** 2).sum() / (n / k), k - 1))
+    return float(chdtrc(k - 1, ((counts - n / k) ** 2).sum() / (n / k)))
 
 
 def _bernstein(deviation: float, variance: float, bound: float) -> float:

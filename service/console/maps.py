@@ -61,7 +61,14 @@ def shown_features(model: ClusterModel) -> dict[int, str]:
     return {axis: model.features[axis].name for axis in shown}
 
 
-def map_of(model: ClusterModel, plane: Plane, *, colours: Sequence[str] | None = None, peak: float = 0.0) -> Json:
+def map_of(
+    model: ClusterModel,
+    plane: Plane,
+    *,
+    colours: Sequence[str] | None = None,
+    peak: float = 0.0,
+    whole: ClusterModel | None = None,
+) -> Json:
     """Return the data of a map.
 
     Parameters
@@ -73,6 +80,9 @@ def map_of(model: ClusterModel, plane: Plane, *, colours: Sequence[str] | None =
         Colours of the clusters.
     peak : float
         Minimum density of the darkest tone, so that two maps can share one scale.
+    whole : ClusterModel, optional
+        The result, if `model` is the map of one category. Clusters of different categories may be at one place, so the
+        result decides which ones are doubtful.
     """
     across, up = (model.features[axis] for axis in plane)
     on_globe = geography.is_map(across, up)
@@ -83,7 +93,7 @@ def map_of(model: ClusterModel, plane: Plane, *, colours: Sequence[str] | None =
         "cells": _cells(model, plane, peak),
         "colours": list(colours or [colour(cluster)[1] for cluster in range(model.n_clusters)]),
         "centres": _centres(model, plane),
-        "doubtful": [bool(doubt) for doubt in find_doubts(model, separation(model))],
+        "doubtful": [bool(doubt) for doubt in find_doubts(whole or model, separation(whole or model))],
         "ratio": aspect(model.features, plane),
         "coasts": [line.round(1).ravel().tolist() for line in geography.coastline(across, up)] if on_globe else [],
         "meridians": geography.graticule(across.lower, across.upper, 6) if on_globe else [],

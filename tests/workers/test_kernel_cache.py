@@ -24,6 +24,8 @@ from runtime.logging import configure_logging
 from workers import job_process
 configure_logging()
 job_process._load_algorithms()
+for _ in job_process._compile_kernels():
+    pass
 kernels = {}
 for name, module in sorted(sys.modules.items()):
     if name.split(".")[0] in ("clustering", "workers"):

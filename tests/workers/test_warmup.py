@@ -1,8 +1,10 @@
 """After the warm-up, a worker compiles no kernel for any algorithm."""
 
 import json
+import queue
 import subprocess
 import sys
+from collections.abc import Iterator
 
 import pytest
 
@@ -26,6 +28,8 @@ from runtime.logging import configure_logging
 from workers import job_process
 configure_logging()
 job_process._load_algorithms()
+for _ in job_process._compile_kernels():
+    pass
 
 from clustering.rounds.decoders import decoder
 from clustering.rounds.tally import Tally
@@ -98,8 +102,8 @@ def test_warm_up_compiles_every_kernel_that_jobs_call() -> None:
     assert [name for name, signatures in public.items() if not signatures] == []
     assert "warmup_failed" not in process.stderr
     lines = map(json.loads, process.stderr.splitlines())
-    (ready,) = [line for line in lines if line["event"] == "job_process_ready"]
-    assert ready["warmed"] == sorted(ALGORITHMS)
+    (compiled,) = [line for line in lines if line["event"] == "kernels_compiled"]
+    assert compiled["warmed"] == sorted(ALGORITHMS)
 
 
 class TestFailingAlgorithms:
@@ -131,19 +135,40 @@ class TestFailingAlgorithms:
         assert "ValueError" in logged
         assert "Zw9-4711" not in logged
 
-    def test_leave_the_job_process_ready(
+    def test_do_not_end_the_job_process(
         self, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
     ) -> None:
-        def fail() -> None:
+        def fail() -> Iterator[tuple[str, bool]]:
+            yield "phase_sketch", True
             raise ImportError
 
         monkeypatch.setattr(job_process.gc, "freeze", lambda: None)
-        monkeypatch.setattr(warmup, "warm_up", fail)
-        job_process._load_algorithms()
-        logged = "".join(capsys.readouterr())
-        assert "warmup_failed" in logged
-        assert "job_process_ready" in logged
-        job_process._load_algorithms(compile_kernels=False)
-        logged = "".join(capsys.readouterr())
-        assert "warmup_failed" not in logged
-        assert "job_process_ready" in logged
+        monkeypatch.setattr(warmup, "warm_up_each", fail)
+        assert list(job_process._compile_kernels()) == ["phase_sketch"]
+        failed, compiled = "".join(capsys.readouterr()).strip().split("\n", 1)
+        assert "warmup_failed" in failed
+        assert "kernels_compiled" in compiled
+        assert "phase_sketch" in compiled
+
+
+class TestTasks:
+    def test_come_before_the_kernels_that_are_not_compiled_yet(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        order: list[str] = []
+        tasks: queue.SimpleQueue[job_process.Task] = queue.SimpleQueue()
+        now, later = job_process.AggregationTask("now"), job_process.AggregationTask("later")
+
+        def warm_up_each() -> Iterator[tuple[str, bool]]:
+            for name in ("first", "second", "third"):
+                order.append(name)
+                if name == "first":
+                    tasks.put(now)
+                yield name, True
+
+        monkeypatch.setattr(job_process.gc, "freeze", lambda: None)
+        monkeypatch.setattr(warmup, "warm_up_each", warm_up_each)
+        kernels = job_process._compile_kernels()
+        assert job_process._await_task(tasks, kernels) == now
+        tasks.put(later)
+        assert job_process._await_task(tasks, kernels) == later
+        assert order == ["first"]
+        assert list(kernels) == ["second", "third"]

@@ -57,7 +57,7 @@ PARTS = (
     ),
     ("Algorithms over devices' reports", ("specs.algorithms",)),
     ("Algorithms over records", ("specs.central",)),
-    ("Datasets and rounds", ("specs.rounds", "specs.attributes", "specs.encodings")),
+    ("Datasets and rounds", ("specs.rounds", "specs.attributes", "specs.encodings", "specs.phases")),
     ("Errors", ("errors",)),
 )
 

@@ -181,6 +181,11 @@ class DistributedRecords:
             self._scheduler.call(dask_tasks.load_records, [(self._token, part) for part in self._parts])
 
     @property
+    def is_local(self) -> bool:
+        """Return whether sums are computed in this process, because the workers failed once."""
+        return self._scheduler is None
+
+    @property
     def points(self) -> NDArray[np.int32]:
         """Return all records, loaded into this process. Raise Conflict if they changed since the job began."""
         if self._points is None:

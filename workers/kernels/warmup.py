@@ -1,5 +1,6 @@
 """Compile the kernels of every mechanism and algorithm by running each once on tiny data, before jobs need them."""
 
+from collections.abc import Iterator
 from dataclasses import fields
 from typing import Any
 
@@ -54,8 +55,19 @@ def warm_up() -> set[str]:
     Returns
     -------
     set of str
-        The algorithms with kernels to compile. An algorithm that fails is logged; a job that needs it fails
-        later with its own error.
+        The algorithms that ran.
+    """
+    return {name for name, is_warm in warm_up_each() if is_warm}
+
+
+def warm_up_each() -> Iterator[tuple[str, bool]]:
+    """Compile the kernels of the aggregation and of one mechanism or algorithm after the other, or load them.
+
+    Yields
+    ------
+    tuple of str and bool
+        A name, and whether it is that of an algorithm that ran. One that fails is logged; a job that needs it
+        fails later with its own error.
     """
     _run_aggregation()
     points = np.linspace(0, 1, _N_POINTS * N_WIDE_FEATURES).reshape(_N_POINTS, -1)
@@ -63,10 +75,12 @@ def warm_up() -> set[str]:
         try:
             _run_mechanism(kind, points[:, :1])
         except SfumatoError:  # the mechanism does not fit a grid; its algorithm runs it
-            continue
+            pass
         except Exception as error:
             log.error("warmup_failed", mechanism=kind, **describe(error))
-    return {tag for tag in ALGORITHMS if tag in ALSO_WARM or _run_algorithm(tag, points)}
+        yield kind, False
+    for tag in ALGORITHMS:
+        yield tag, tag in ALSO_WARM or _run_algorithm(tag, points)
 
 
 def small_parameters(tag: str, **more: Any) -> AnyAlgorithm:

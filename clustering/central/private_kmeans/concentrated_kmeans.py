@@ -11,8 +11,8 @@ from scipy.linalg import eigh
 from clustering.central.cells import NearestCells, ShellCells, WholeBox, from_places, to_places
 from clustering.central.curator import Curator
 from clustering.central.gaussian_block import ConcentratedBlock, Rho
-from clustering.central.private_kmeans.cluster_count import ClusterCount, NoisyClusters, count_clusters, merge_pieces
 from clustering.central.private_kmeans.count_tree import choose_rho, count_tree
+from clustering.central.private_kmeans.counted_pieces import agreement_of_counts, merge_step, shrink_covariances
 from clustering.central.private_kmeans.full_steps import full_steps
 from clustering.central.private_kmeans.gated_grid import (
     LEVELS,
@@ -198,21 +198,22 @@ def find_in_projection(
     start = Clusters(seeds, RADIUS[0] * found.spreads, np.maximum(found.masses, 1.0), found.spreads)
     costs = [split_rho(part, ROUND) for part in split(block.left_pico - end_of_repair, *[1] * ROUNDS)]
     repaired = _repair(projected, start, costs, clusters)
-    after, count = _merge(repaired) if is_counted else (repaired.clusters, None)
-    merged = after.centres
+    pieces = shrink_covariances(repaired) if is_counted else repaired
+    after, count = merge_step(pieces) if is_counted else (repaired.clusters, None)
     spreads = np.sqrt(after.spreads**2 + subspace.outside)
     start, first = after._replace(spreads=spreads), None
     if is_partial:
         start = start._replace(centres=projection.undo(after.centres))
         first = ProjectedCells(projection, NearestCells(projected.to_places(after.centres)))
     step = full_steps(block, start, _split_steps(block), first)
-    cases = _describe_pieces(repaired, float(np.mean(step.centre_variances)))
-    refits = [agreement_of_pieces("moments", pieces, merged, words) for pieces in cases]
-    if not is_counted:
-        last = repaired.clusters
-        even = as_round(last.centres, last.masses, last.spreads, cases[0].centre_variances)
+    if is_counted:
+        agreement = agreement_of_counts(pieces, after.centres, words)
+    else:
+        cases = _describe_pieces(repaired, float(np.mean(step.centre_variances)))
+        refits = [agreement_of_pieces("moments", each, after.centres, words) for each in cases]
+        even = as_round(after.centres, after.masses, after.spreads, cases[0].centre_variances)
         refits.append(agreement_of_pieces("moments", even, even.centres, words))
-    agreement = min(refits, key=lambda each: each.index)
+        agreement = min(refits, key=lambda each: each.index)
     route = f"tree, {ROUNDS} rounds and {len(STEPS)} concentrated steps"
     return _describe(step, route, agreement)._replace(counted=count)
 
@@ -278,15 +279,6 @@ def _describe_pieces(step: Step, centre_variance: float) -> list[Pieces]:
         np.full(k + len(doubled), centre_variance),
     )
     return [one, two]
-
-
-def _merge(step: Step) -> tuple[Clusters, ClusterCount]:
-    """Count the clusters of the pieces after a round without a swap, and merge the pieces."""
-    found, (k, m) = step.clusters, step.clusters.centres.shape
-    variances = np.full(k, step.count_variance)
-    pieces = NoisyClusters(found.centres, m * step.centre_variances, step.counts, variances, step.covariances)
-    merged = merge_pieces(count := count_clusters(pieces), found.centres, found.masses, found.spreads)
-    return Clusters(merged.centres, merged.spreads, merged.masses, merged.spreads), count
 
 
 def find_ball(block: ConcentratedBlock) -> Ball:

@@ -153,7 +153,7 @@ async def _form(
     about = describe_algorithms(dataset["trust"])
     if tag not in about:
         raise NotFound("the dataset does not support this algorithm")
-    takes_categories = tag == Auto.type or ALGORITHMS[tag].definition.takes_categories
+    takes_categories = tag == Auto.type or ALGORITHMS[tag].definition.max_attributes > 0
     if not takes_categories and "features" not in values:
         values = values | {"features": _numeric_places(dataset)}
     budget = await visit.api.get_existing(f"/datasets/{dataset['id']}/budget")

@@ -171,12 +171,13 @@ async def map_json(visit: Visit) -> Response:
 
 
 def _build_map(wire: Json, across: str, up: str, category: str) -> Json | None:
-    maps = category_maps(model_from_wire(wire))
+    whole = model_from_wire(wire)
+    maps = category_maps(whole)
     if (category or "0") not in map(str, range(len(maps))):
         raise NotFound("choose a category of the result")
     model = maps[int(category or 0)].model
     plane = plane_of(model, across, up)
-    return None if plane is None else map_of(model, plane)
+    return None if plane is None else map_of(model, plane, whole=whole)
 
 
 async def picture(visit: Visit) -> Response:

@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from clustering.central import cells as cells_module
+from clustering.central import queries
 from clustering.central.cells import NearestCells
 from clustering.central.mapped_records import MappedRecords
-from clustering.central.projection import ProjectedCells, make_projection
-from clustering.central.queries import CellMoments, Records
+from clustering.central.projection import ProjectedCells, Projection, make_projection
+from clustering.central.queries import CellMoments, Records, count_records
 from sfumato.specs import LATTICE
 
 
@@ -19,6 +20,14 @@ def projection_of(d: int, m: int, seed: int = 0):
 
 def points_of(n: int, d: int):
     return np.random.default_rng(n).integers(0, LATTICE, (n, d)).astype(np.int32)
+
+
+class DistantRecords(Records):
+    """Records as if they were in another process."""
+
+    @property
+    def is_local(self) -> bool:
+        return False
 
 
 @pytest.mark.parametrize(("d", "m"), [(1, 1), (5, 5), (64, 16), (1536, 16)])
@@ -52,6 +61,40 @@ def test_blocks_do_not_change_cells_or_sums(monkeypatch: pytest.MonkeyPatch) -> 
     assert [part.tolist() for part in source.total(inner)] == whole
     assert ProjectedCells(projection, NearestCells(centres)).index(points).tolist() == labels
     assert (source.n_features, source.max_per_user, len(source.points)) == (3, 3, 100)
+    elsewhere = MappedRecords(DistantRecords(points, 3), projection)
+    assert [part.tolist() for part in elsewhere.total(inner)] == whole
     empty = MappedRecords(Records(points[:0]), projection).total(inner)
     assert [part.shape for part in empty] == [(4, 3), (4,), (4, 6)]
     assert not any(part.any() for part in empty)
+
+
+@pytest.mark.parametrize(
+    ("m", "source", "passes"),
+    [(3, Records, 1), (4, Records, 2), (3, DistantRecords, 2)],
+    ids=["kept", "wide", "distant"],
+)
+def test_only_local_records_that_become_much_narrower_are_kept(
+    m: int, source: type[Records], passes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    projection, _ = projection_of(30, m)
+    applied: list[int] = []
+    apply = Projection.apply
+
+    def count(self: Projection, points: np.ndarray) -> np.ndarray:
+        applied.append(len(points))
+        return apply(self, points)
+
+    monkeypatch.setattr(Projection, "apply", count)
+    records = MappedRecords(source(points_of(100, 30), 3), projection)
+    sums = [records.total(count_records)[0].tolist() for _ in range(2)]
+    assert sums == [[100], [100]]
+    assert sum(applied) == 100 * passes
+    assert records.is_local == (source is Records)
+
+
+def test_products_of_many_records_are_added_in_exact_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    points, centres = points_of(100, 5), points_of(3, 5).astype(np.int64)
+    inner = CellMoments(NearestCells(centres), centres, np.full(3, LATTICE // 2), "products")
+    whole = [part.tolist() for part in inner(points)]
+    monkeypatch.setattr(queries, "EXACT_RECORDS", 7)
+    assert [part.tolist() for part in inner(points)] == whole

@@ -124,6 +124,26 @@ class TestStandardError:
         assert errors[1] / errors[2] == pytest.approx(2, rel=0.1)
 
 
+class TestConvergence:
+    """The fit of narrow groups, which takes hundreds of steps by L-BFGS."""
+
+    @pytest.fixture
+    def field(self):
+        x = (np.arange(24) + 0.5) / 24
+        bumps = [np.exp(-((x[:, None] - a) ** 2 + (x[None] - b) ** 2) / 0.002) for a, b in ((0.2, 0.3), (0.7, 0.8))]
+        truth = bumps[0] + 0.3 * bumps[1]
+        return blur(truth / truth.sum(), 3)
+
+    def test_reaches_the_loss_of_many_steps_of_lbfgs(self, field):
+        how = {"shifts": 3, "precision": 1e6, "length_scale": 0.05, "amplitude": 3.0}
+        fitted, few, many = (deconvolve(field, **how, steps=steps) for steps in (None, 60, 3000))
+        assert (fitted.converged, few.converged) == (True, False)
+        assert fitted.steps < 60
+        assert fitted.loss <= many.loss + 1e-3
+        assert few.loss > many.loss + 1
+        assert np.abs(fitted.density - many.density).sum() < 0.01
+
+
 class TestStart:
     def test_a_warm_start_needs_fewer_steps(self):
         observed = blur(np.random.default_rng(8).dirichlet(np.ones(144)).reshape(12, 12), 3)
@@ -134,6 +154,18 @@ class TestStart:
         assert warm.density == pytest.approx(cold.density, abs=1e-4)
         other = deconvolve(observed, **how | {"length_scale": 0.15}, start=cold.density)
         assert other.density == pytest.approx(deconvolve(observed, **how | {"length_scale": 0.15}).density, abs=1e-4)
+
+    def test_a_refit_needs_fewer_steps_and_ends_near_the_minimum(self):
+        shares = np.zeros((24, 24))
+        shares[5:9, 4:8], shares[14:20, 13:19] = 2.0, 1.0
+        observed = blur(shares / shares.sum(), 3) + np.random.default_rng(8).normal(0, 0.02, (24, 24))
+        how = {"shifts": 3, "precision": 2500.0, "length_scale": 0.05, "amplitude": 2.0, "steps": 300}
+        fit, refit = deconvolve(observed, **how), deconvolve(observed, **how, is_refit=True)
+        assert fit.converged
+        assert refit.converged
+        assert refit.steps < 0.8 * fit.steps
+        assert 0 < refit.loss - fit.loss < 0.05
+        assert np.abs(refit.density - fit.density).sum() / 2 < 0.01
 
 
 class TestNoisyCounts:

@@ -11,9 +11,12 @@ import pytest
 
 from models.database.engine import Database
 from service.console.maps import MAX_SIDE, map_of
+from sfumato.model.category_maps import category_maps
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.plotting.shading import colour
+from sfumato.records.mixed import expand_features
 from sfumato.specs import Feature, Place
+from sfumato.specs.attributes import Categorical
 from tests.service.api import SQLITE_ONLY, Api, a_model, finish, unknown
 from tests.service.console.session import Console, words
 from tests.sfumato.plotting.test_figures import centroids, label_map
@@ -50,6 +53,22 @@ class TestAMap:
         assert found["doubtful"] == [False] * 3
         noisy = replace(model, size_errors=np.array([0.01, 0.01, model.sizes[2]]), centroid_errors=None)
         assert map_of(noisy, (0, 1))["doubtful"] == [False, False, True]
+
+    def test_clusters_of_two_categories_at_one_place_are_not_doubtful(self) -> None:
+        plan = Categorical("plan", ("free", "pro"), use="cluster")
+        whole = ClusterModel(
+            "label_map",
+            expand_features((Feature("east", 0, 1), Feature("north", 0, 1)), (plan,)),
+            np.array([0.5, 0.5]),
+            np.full(2, 0.01),
+            centroids=np.array([[0.3, 0.4, 1, 0], [0.302, 0.4, 0, 1]]),
+            centroid_errors=np.array([[0.01, 0.01, 0, 0]] * 2),
+            label_map=np.tile(np.arange(2), (4, 4, 1)),
+            density=np.full((4, 4, 2), 1 / 32),
+            attributes=(plan,),
+        )
+        for each in category_maps(whole):
+            assert map_of(each.model, (0, 1), whole=whole)["doubtful"] == [False, False]
 
     @pytest.mark.parametrize("size", [MAX_SIDE + 1, 300, 1024])
     def test_of_a_fine_grid_has_blocks_with_the_same_total_density(self, size: int) -> None:

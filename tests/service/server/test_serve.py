@@ -95,9 +95,9 @@ class TestServe:
                 assert (balance.reserved_nano, balance.charged_nano) == (0, sum(charged.values()))
                 assert client.verify_ledger(dataset.id).ok
             assert 4000 not in [value for line in served.lines() for key, value in line.items() if key != "pid"]
-            assert [line["warmed"] for line in served.lines() if line["event"] == "job_process_ready"] == [
-                sorted(ALGORITHMS)
-            ]
+            until(lambda: any(line["event"] == "kernels_compiled" for line in served.lines()), 240)
+            (compiled,) = [line for line in served.lines() if line["event"] == "kernels_compiled"]
+            assert compiled["warmed"] == sorted(ALGORITHMS)
 
 
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])

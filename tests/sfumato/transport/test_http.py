@@ -66,6 +66,14 @@ class TestSurroundings:
             Http(url, "sfk_x", PoolSettings(5, 0, 99)).send(Request("GET", "x"))
         assert AsyncHttp(url, "sfk_x", PoolSettings(5, 0, 99)) is not None
 
+    def test_a_given_transport_is_the_only_one(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(httpx, "HTTPTransport", None)  # a call would raise; it reads the certificates for 15 ms
+        monkeypatch.setattr(httpx, "AsyncHTTPTransport", None)
+        answer = httpx.MockTransport(lambda _: httpx.Response(200, json={}))
+        pool = Http("http://127.0.0.1:9", "sfk_x", PoolSettings(5, 0, 99), answer)
+        assert pool.send(Request("GET", "x")).status == 200
+        assert AsyncHttp("http://127.0.0.1:9", "sfk_x", PoolSettings(5, 0, 99), answer) is not None
+
     @pytest.mark.parametrize("pool", [Http, AsyncHttp])
     @pytest.mark.parametrize(
         ("variable", "value"),

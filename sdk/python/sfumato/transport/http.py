@@ -180,8 +180,9 @@ class Http(_Pool):
         super().__init__(url, key, settings)
         self._owns_transport = transport is None
         with naming_the_variable():
-            direct = httpx.HTTPTransport(trust_env=self._url.startswith("https:")) if is_loopback(self._url) else None
-            self._client = httpx.Client(transport=transport or direct, **self._client_settings())
+            if transport is None and is_loopback(self._url):  # a transport reads the certificates, which takes long
+                transport = httpx.HTTPTransport(trust_env=self._url.startswith("https:"))
+            self._client = httpx.Client(transport=transport, **self._client_settings())
 
     def close(self) -> None:
         """Close the connections."""
@@ -259,11 +260,10 @@ class AsyncHttp(_Pool):
 
     def _new_client(self) -> "httpx.AsyncClient":
         with naming_the_variable():
-            is_tls = self._url.startswith("https:")
-            direct = self._httpx.AsyncHTTPTransport(trust_env=is_tls) if is_loopback(self._url) else None
-            client: httpx.AsyncClient = self._httpx.AsyncClient(
-                transport=self._transport or direct, **self._client_settings()
-            )
+            transport = self._transport
+            if transport is None and is_loopback(self._url):
+                transport = self._httpx.AsyncHTTPTransport(trust_env=self._url.startswith("https:"))
+            client: httpx.AsyncClient = self._httpx.AsyncClient(transport=transport, **self._client_settings())
             return client
 
     def _client_of_loop(self) -> "httpx.AsyncClient":
