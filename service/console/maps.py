@@ -63,10 +63,14 @@ def layers_of(models: Sequence[ClusterModel], plane: Plane) -> list[str]:
 
 
 def shown_features(model: ClusterModel) -> dict[int, str]:
-    """Return names of features by index: all of up to 64, otherwise those in which the centres differ most."""
+    """Return names of features by index: all of up to 64, otherwise those in which the centres differ most.
+
+    The axes of a label map are always among them, before its categories: the legend of the map has the centres there.
+    """
     shown: Iterable[int] = range(len(model.features))
     if len(model.features) > MAX_FEATURES:
-        shown = sorted({axis for plane in planes(model) for axis in plane})
+        drawn = range(0 if model.label_map is None else model.n_numeric)
+        shown = sorted({*drawn, *(axis for plane in planes(model) for axis in plane)})
     return {axis: model.features[axis].name for axis in shown}
 
 

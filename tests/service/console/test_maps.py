@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from models.database.engine import Database
-from service.console.maps import MAX_SIDE, map_of
+from service.console.maps import MAX_SIDE, map_of, shown_features
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.plotting.shading import colour
 from sfumato.records.mixed import expand_features
@@ -74,6 +74,25 @@ class TestAMap:
         for each in (free, pro):
             assert each["cells"]["mean"] == pytest.approx(density.mean())
             assert each["cells"]["peak"] == pytest.approx(math.log1p(0.05 / density.mean()))
+
+    def test_of_many_categories_shows_the_features_of_its_axes(self) -> None:
+        """The centres differ more in the categories than in the features."""
+        n = 70
+        plan = Categorical("plan", tuple(f"plan {place}" for place in range(n)), use="cluster")
+        places = np.column_stack([np.linspace(0.4, 0.41, n), np.linspace(0.6, 0.61, n), np.eye(n)])
+        model = ClusterModel(
+            "label_map",
+            expand_features((Feature("east", 0, 1), Feature("north", 0, 1)), (plan,)),
+            np.full(n, 1 / n),
+            np.full(n, 0.001),
+            centroids=places,
+            label_map=np.tile(np.arange(n), (4, 4, 1)),
+            density=np.full((4, 4, n), 1 / 16 / n),
+            attributes=(plan,),
+        )
+        shown = shown_features(model)
+        assert list(shown.items())[:2] == [(0, "east"), (1, "north")]
+        assert len(shown) < 8
 
     @pytest.mark.parametrize("size", [MAX_SIDE + 1, 300, 1024])
     def test_of_a_fine_grid_has_blocks_with_the_same_total_density(self, size: int) -> None:

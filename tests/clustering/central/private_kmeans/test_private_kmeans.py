@@ -338,9 +338,8 @@ class TestCountedClusters:
         is_pure = d > 4 and not delta
         verdict = Verdict.UNCERTAIN if is_pure else Verdict.RELIABLE
         assert model.diagnostics["cluster_count"] == {"lower": 5, "upper": 5, "verdict": verdict}
-        # the agreement from moments is reliable from a higher limit on
-        from_moments = model.diagnostics["refits"]["source"] == "moments"
-        assert model.verdict in ({verdict, Verdict.UNCERTAIN} if from_moments else {verdict})
+        source = "cells" if d <= 4 else "spreads" if is_pure else "counts"
+        assert (model.diagnostics["refits"]["source"], model.verdict) == (source, verdict)
         assert model.warnings == ("The number of clusters is uncertain.",) * is_pure
         given = run(points, PrivateKmeans(1, 5, delta=delta))[0]
         assert distance(points, model.centroids) < 1.05 * distance(points, given.centroids)  # type: ignore[arg-type]
