@@ -267,7 +267,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path)
     parser.add_argument("--seeds", type=int, default=3, help="runs of each method on a set")
-    parser.add_argument("--draw", type=int, default=0, help="number of the draw of points and seeds, the same in a file")
+    parser.add_argument(
+        "--draw", type=int, default=0, help="number of the draw of points and seeds, the same in a file"
+    )
     parser.add_argument("--methods", nargs="*")
     parser.add_argument("--sets", nargs="*", default=list(SETS), choices=SETS, metavar="SET")
     parser.add_argument("--epsilons", nargs="*", type=float, default=EPSILONS)
