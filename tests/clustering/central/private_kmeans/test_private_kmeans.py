@@ -319,6 +319,13 @@ class TestSizing:
         for k in range(1, 257, 15):
             assert count_cells(ProblemSize(1.0, k, 0.01), 0, 0.01) >= k
 
+    def test_cells_are_finer_where_their_counts_are_smoothed(self) -> None:
+        def splits(q: float) -> int:
+            task = ProblemSize(1000.0, 10, q / 100)
+            return int(choose_splits(np.full(4, 16_000), 0.01, task, 2, 2)[0])
+
+        assert [splits(q) for q in (99.0, 101.0, 499.0, 501.0)] == [9, 6, 6, 4]
+
 
 class TestCountedClusters:
     ROUTES = ((2, 0.0), (6, 1e-6), (16, 1e-6), (6, 0.0))
