@@ -1,6 +1,6 @@
 /** Attributes of rounds: a public vocabulary, or numbers with public bins. */
 
-import { at, check, checkKeys, finite, isObject, list, type Json } from "./checks.js";
+import { at, check, checkKeys, finite, isObject, list, optional, type Json } from "./checks.js";
 import { InvalidPoint } from "./errors.js";
 
 const MAX_VALUES = 256;
@@ -40,10 +40,11 @@ function readCategorical(wire: Json): Attribute {
   checkKeys(wire, "an attribute", ["name", "kind", "values"], ["unknown", "missing", "use", "weight"]);
   const name = text(wire["name"], "the name of an attribute");
   const values = list(wire["values"], "values", 2, MAX_VALUES, (value) => text(value, `${name}: a value`));
-  check(new Set(values).size === values.length, `${name}: values must be unique`);
-  const takesOther = choice(wire["unknown"] ?? "refuse", `${name}: unknown`, ["refuse", "other"]) === "other";
+  const takesOther = choice(optional(wire, "unknown", "refuse"), `${name}: unknown`, ["refuse", "other"]) === "other";
   const takesMissing = readMissing(wire, name);
-  const nCategories = values.length + Number(takesOther) + Number(takesMissing);
+  const categories = [...values, ...(takesOther ? ["other"] : []), ...(takesMissing ? ["missing"] : [])];
+  const nCategories = categories.length;
+  check(new Set(categories).size === nCategories, `${name}: values must be unique, and differ from the categories other and missing if these are used`);
   const category = (value: unknown): number => {
     if (isMissing(value)) return missingCategory(name, takesMissing, nCategories);
     if (typeof value !== "string") throw new InvalidPoint(`${name} must be text, or missing`);
@@ -72,7 +73,7 @@ function readNumeric(wire: Json): Attribute {
 }
 
 function readMissing(wire: Json, name: string): boolean {
-  return choice(wire["missing"] ?? "refuse", `${name}: missing`, ["refuse", "category"]) === "category";
+  return choice(optional(wire, "missing", "refuse"), `${name}: missing`, ["refuse", "category"]) === "category";
 }
 
 function isMissing(value: unknown): boolean {

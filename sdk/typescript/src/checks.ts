@@ -48,6 +48,11 @@ export function checkKeys(wire: Json, name: string, keys: readonly string[], opt
   check(missing.length === 0, `${name} lacks the fields: ${missing.join(", ")}`);
 }
 
+/** Return a field, or its default if it is absent. Null is a value. */
+export function optional(wire: Json, key: string, otherwise: unknown): unknown {
+  return Object.hasOwn(wire, key) ? wire[key] : otherwise;
+}
+
 /** Return an item of a list. The caller guarantees that the index is valid. */
 export function at<T>(items: ArrayLike<T>, index: number): T {
   const item = items[index];

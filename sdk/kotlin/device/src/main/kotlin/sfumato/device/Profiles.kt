@@ -37,10 +37,13 @@ private fun readCategorical(wire: Map<*, *>): Attribute {
     checkKeys(wire, "an attribute", listOf("name", "kind", "values"), listOf("unknown", "missing", "use", "weight"))
     val name = text(wire["name"], "the name of an attribute")
     val values = list(wire["values"], "values", 2, MAX_VALUES) { text(it, "$name: a value") }
-    check(values.toSet().size == values.size) { "$name: values must be unique" }
     val takesOther = choice(wire.getOrDefault("unknown", "refuse"), "$name: unknown", listOf("refuse", "other")) == "other"
     val takesMissing = readMissing(wire, name)
-    val nCategories = values.size + listOf(takesOther, takesMissing).count { it }
+    val categories = values + listOf("other").filter { takesOther } + listOf("missing").filter { takesMissing }
+    val nCategories = categories.size
+    check(categories.toSet().size == nCategories) {
+        "$name: values must be unique, and differ from the categories other and missing if these are used"
+    }
     return Attribute(name, false, nCategories) { value ->
         if (isMissing(value)) return@Attribute missingCategory(name, takesMissing, nCategories)
         if (value !is String) throw InvalidPoint("$name must be text, or missing")
