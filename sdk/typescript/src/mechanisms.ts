@@ -6,7 +6,7 @@
  */
 
 import { NANO, realisedEpsilon } from "./accounting.js";
-import { at, byteWidth, check, checkKeys, decimalWord, encodeLittleEndian, hasOddParity, integer, optional, type Json } from "./checks.js";
+import { at, byteWidth, check, checkKeys, decimalWord, encodeLittleEndian, hasOddParity, integer, type Json } from "./checks.js";
 import { bernoulliExp, pick } from "./coins.js";
 import { MAX_FEATURES, MAX_STEPS, MAX_SYMBOLS, type Symbol } from "./encodings.js";
 import { drawBelow, drawWord, WORD_SPAN, type Entropy } from "./entropy.js";
@@ -238,7 +238,8 @@ function readDiscreteLaplace(wire: Json): LatticeNoise {
   const s = integer(wire["scale_denominator"], "scale_denominator", 1, 2 ** 32);
   check(BigInt(t) <= (1n << 26n) * BigInt(s), "the scale may be at most 67108864 lattice units");
   const margin = integer(wire["margin"], "margin", 0, 2 ** 30);
-  const mark = integer(optional(wire, "mark", 0), "mark", 0, nFeatures * Math.floor(steps / 2)); // so it adds nothing to the cost
+  const { mark: given = 0 } = wire;
+  const mark = integer(given, "mark", 0, nFeatures * Math.floor(steps / 2)); // so it adds nothing to the cost
   const nNumbers = nFeatures + Number(mark > 0);
   const reach = Math.max(steps, mark);
   const largest = reach + 2 * margin;
