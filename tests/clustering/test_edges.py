@@ -123,7 +123,8 @@ class TestResult:
     def test_of_people_who_were_counted_outside_states_no_corner(self) -> None:
         outside = people()
         outside[: N // 5] = -9
-        model = simulate(PhaseSketch(2.0, clusters=3, slots=128), outside, seed=2, features=FEATURES, out_of_bounds="count")
+        params = PhaseSketch(2.0, clusters=3, slots=128)
+        model = simulate(params, outside, seed=2, features=FEATURES, out_of_bounds="count")
         assert "edge_share" not in model.diagnostics
         assert abs(model.outside_share - 0.2) < 4 * model.outside_share_error
 
