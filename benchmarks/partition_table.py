@@ -1,8 +1,9 @@
-"""Calibrate the agreement of centroids: `python -m benchmarks.partition_table RUNS.jsonl --write`, or `--quick`.
+"""Calibrate the agreement of centroids: `python -m benchmarks.partition_table RUNS.jsonl --write counts`, or `--quick`.
 
-Each set is clustered several times with other noise. The true agreement of a run is the mean adjusted Rand index of its
-partition with those of the other runs. Ranges of the index of refits get the quantiles of the true agreement over the
-sets with even numbers. The report is about the sets with odd numbers. New runs are appended to RUNS.jsonl.
+Each set is clustered several times with other noise and other public seeds. The true agreement of a run is the mean
+adjusted Rand index of its partition with those of the other runs. `--write` gives ranges of the index of refits the
+quantiles of the true agreement over all runs of the file. Judge a table by the report on a file with another `--draw`,
+which has other points and other seeds. New runs are appended to RUNS.jsonl.
 """
 
 import argparse
@@ -27,10 +28,19 @@ EPSILONS = (0.5, 1.0, 2.0, 4.0)
 RECORDS, DEVICES = 20_000, 60_000
 BELOW = (0.3, 0.5, 0.7, 0.85, 0.95, 0.99, BELOW_ALL)  # upper limits of the ranges of the index
 LEAST_RUNS = 8  # a range with fewer runs is joined with the next higher one
-# Sources with an index of the same meaning have one calibration.
-GROUPS: tuple[tuple[Source, ...], ...] = (
-    ("cells", "moments", "counts"), ("spreads",), ("sketch",), ("rounds",), ("centres",),
-)  # fmt: skip
+# Sources with an index of the same meaning have one table, from runs of all methods with these sources.
+GROUPS: dict[tuple[Source, ...], tuple[str, ...]] = {
+    ("cells", "moments"): (
+        "private_kmeans", "private_kmeans, delta", "private_kmeans, K counted", "dp_uniform_grid_kmeans",
+        "dp_quadtree_kmeans", "dp_density_peaks", "grid_kmeans",
+    ),
+    ("counts",): ("private_kmeans, K counted",),
+    ("spreads",): ("private_kmeans",),
+    ("sketch",): ("phase_sketch",),
+    ("rounds",): ("ldp_kmeans",),
+    ("centres",): ("dp_kmeans", "dp_bisecting_kmeans", "noisy_fcm"),
+}  # fmt: skip
+SEEDS_APART = 1000  # between the seeds of two draws
 QUICK = ("right_2_3", "one_2_2", "even_2_3", "irrelevant_2_1_k3")
 
 Points = NDArray[np.float64]
@@ -172,19 +182,20 @@ def choose_methods(data: Data, d: int, epsilon: float) -> Iterator[tuple[str, An
         yield "noisy_fcm", NoisyFcm(epsilon, clusters=k)
 
 
-def measure(name: str, epsilon: float, runs: int, methods: Sequence[str] | None) -> Iterator[Row]:
-    """Yield one row per run of each method on one set."""
+def measure(name: str, epsilon: float, runs: int, is_chosen: Callable[[str], bool], draw_number: int) -> Iterator[Row]:
+    """Yield one row per run of each chosen method on one draw of a set."""
     data, place = SETS[name], list(SETS).index(name)
     drawn: dict[int, Points] = {}
+    first = SEEDS_APART * draw_number
 
     def draw(n: int) -> Points:
         if n not in drawn:
-            drawn[n] = np.clip(data.draw(np.random.default_rng([place, 11]), n), 0, 1)
+            drawn[n] = np.clip(data.draw(np.random.default_rng([place, 11 + draw_number]), n), 0, 1)
         return drawn[n]
 
     d = draw(RECORDS).shape[1]
     for method, params in choose_methods(data, d, epsilon):
-        if methods and method not in methods:
+        if not is_chosen(method):
             continue
         is_local = not params.definition.needs_records
         points = draw(DEVICES if is_local and not params.definition.reads_vectors else RECORDS)
@@ -192,14 +203,14 @@ def measure(name: str, epsilon: float, runs: int, methods: Sequence[str] | None)
             simulate(each, points, seed=seed)
             if is_local
             else simulate_central(each, points, seed=seed, in_ball=data.in_ball)
-            for seed, each in ((seed, _reseed(params, seed)) for seed in range(runs))
+            for seed, each in ((seed, _reseed(params, seed)) for seed in range(first, first + runs))
         ]
         labels, weights = [model.assign(points) for model in models], np.full(len(points), 1 / len(points))
         for i, model in enumerate(models):
             true = [adjusted_rand(labels[i], other, weights) for j, other in enumerate(labels) if j != i]
             again, loss = model.expected_agreement, model.expected_loss
             yield {
-                "set": name, "method": method, "epsilon": epsilon, "seed": i, "agreement": float(np.mean(true)),
+                "set": name, "method": method, "epsilon": epsilon, "seed": first + i, "agreement": float(np.mean(true)),
                 "clusters": model.n_clusters, "verdict": model.verdict.value, **model.diagnostics["refits"],
                 "expected": None if again is None else [again.value, again.lower, again.upper],
                 "loss": None if loss is None else [loss.value, loss.lower, loss.upper],
@@ -229,50 +240,71 @@ def calibrate(rows: Sequence[Row]) -> AgreementRanges:
 
 
 def report(rows: Sequence[Row]) -> Iterable[str]:
-    """Return the figures of the runs, for each method and for all."""
-    for method in [*sorted({row["method"] for row in rows}), None]:
-        own = [row for row in rows if method in (None, row["method"])]
-        true = np.array([row["agreement"] for row in own])
-        verdicts = np.array([row["verdict"] for row in own])
-        expected = np.array([row["expected"] for row in own])
-        reliable, poor, good = verdicts == "reliable", true < 0.4, true >= 0.9
-        covered = (true >= expected[:, 1] - 1e-3) & (true <= expected[:, 2] + 1e-3)
-        yield (
-            f"{method or 'all'}, {len(own)} runs: reliable {reliable.sum()}, of these agreement >= .7 "
-            f"{(true[reliable] >= 0.7).mean() if reliable.any() else np.nan:.2f}; inside the interval "
-            f"{covered.mean():.2f}; of agreement < .4 ({poor.sum()}) not doubtful "
-            f"{(verdicts[poor] != 'doubtful').sum()}; "
-            f"of agreement >= .9 ({good.sum()}) reliable {reliable[good].mean() if good.any() else np.nan:.2f}"
-        )
+    """Return the figures of the runs, for each method, for each source of the expected agreement, and for all."""
+    for key in ("method", "source"):
+        for name in sorted({row[key] for row in rows}):
+            yield f"{key} {name}, {_describe([row for row in rows if row[key] == name])}"
+    yield f"all, {_describe(rows)}"
+
+
+def _describe(rows: Sequence[Row]) -> str:
+    true = np.array([row["agreement"] for row in rows])
+    verdicts = np.array([row["verdict"] for row in rows])
+    expected = np.array([row["expected"] for row in rows])
+    reliable, poor, good = verdicts == "reliable", true < 0.4, true >= 0.9
+    covered = (true >= expected[:, 1] - 1e-3) & (true <= expected[:, 2] + 1e-3)
+    return (
+        f"{len(rows)} runs: reliable {reliable.sum()}, of these agreement >= .7 "
+        f"{(true[reliable] >= 0.7).mean() if reliable.any() else np.nan:.2f}; inside the interval "
+        f"{covered.mean():.2f}; of agreement < .4 ({poor.sum()}) not doubtful "
+        f"{(verdicts[poor] != 'doubtful').sum()}; "
+        f"of agreement >= .9 ({good.sum()}) reliable {reliable[good].mean() if good.any() else np.nan:.2f}"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Measure the runs that are not in the file, report, and write the table on demand."""
+    """Measure the runs that are not in the file, report, and write tables on demand."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path)
-    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each method on a set")
+    parser.add_argument(
+        "--draw", type=int, default=0, help="number of the draw of points and seeds, the same in a file"
+    )
     parser.add_argument("--methods", nargs="*")
+    parser.add_argument("--sets", nargs="*", default=list(SETS), choices=SETS, metavar="SET")
+    parser.add_argument("--epsilons", nargs="*", type=float, default=EPSILONS)
     parser.add_argument("--quick", action="store_true", help="measure four sets at one epsilon")
-    parser.add_argument("--write", action="store_true", help="write the table of the calibration")
+    parser.add_argument(
+        "--write",
+        nargs="+",
+        default=(),
+        choices=[group[0] for group in GROUPS],
+        metavar="SOURCE",
+        help=f"write the tables of these groups of sources: {', '.join('/'.join(group) for group in GROUPS)}",
+    )
     options = parser.parse_args(arguments)
     rows = read_runs(options.runs)
-    done = {(row["set"], row["epsilon"]) for row in rows}
+    done = {(row["set"], row["epsilon"], row["method"]) for row in rows}
+
+    def is_chosen(name: str, epsilon: float, method: str) -> bool:
+        return (not options.methods or method in options.methods) and (name, epsilon, method) not in done
+
     missing = (
         row
-        for epsilon in (EPSILONS[1:2] if options.quick else EPSILONS)
-        for name in (QUICK if options.quick else SETS)
-        if (name, epsilon) not in done
-        for row in measure(name, epsilon, options.seeds, options.methods)
+        for epsilon in (EPSILONS[1:2] if options.quick else options.epsilons)
+        for name in (QUICK if options.quick else options.sets)
+        for row in measure(name, epsilon, options.seeds, partial(is_chosen, name, epsilon), options.draw)
     )
     rows += append_runs(options.runs, missing)
-    numbers = {name: number for number, name in enumerate(SETS)}
-    tuning = [row for row in rows if numbers[row["set"]] % 2 == 0]
-    print("\n".join(report([row for row in rows if numbers[row["set"]] % 2 == 1] or rows)))
+    print("\n".join(report(rows)))
+    tables: dict[str, Any] = json.loads(TABLE_FILE.read_text(encoding="utf-8"))
+    for sources, methods in GROUPS.items():
+        if sources[0] in options.write:
+            own = [row for row in rows if row["source"] in sources]
+            if lacking := set(methods) - {row["method"] for row in own}:  # a table replaces the former one
+                parser.error(f"{sources[0]} needs runs of {', '.join(sorted(lacking))}: measure these first")
+            tables |= dict.fromkeys(sources, calibrate(own)._asdict())
     if options.write:
-        tables: dict[str, Any] = json.loads(TABLE_FILE.read_text(encoding="utf-8"))
-        for group in GROUPS:
-            if own := [row for row in tuning if row["source"] in group]:  # a source without runs keeps its table
-                tables |= dict.fromkeys(group, calibrate(own)._asdict())
         TABLE_FILE.write_text(json.dumps(tables, indent=1) + "\n", encoding="utf-8")
 
 

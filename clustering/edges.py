@@ -95,6 +95,11 @@ def find_edge_share(grids: Iterable[EdgeGrid]) -> EdgeShare | None:
     return EdgeShare(min(value, 1.0), sqrt(variance), tuple(sorted(sides)))
 
 
+def shows_edges(grids: Iterable[EdgeGrid]) -> bool:
+    """Return whether a grid has a region with outermost cells thin enough to show people at the bounds."""
+    return any(True for grid in grids for _ in _regions(grid))
+
+
 def _regions(grid: EdgeGrid) -> Iterator[tuple[tuple[int, ...], _Region]]:
     """Yield each region with thin outermost cells, by the sides of its features."""
     if grid.weight <= 0 or 3**grid.shares.ndim > MAX_REGIONS:

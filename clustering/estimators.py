@@ -183,7 +183,7 @@ class PrivateEstimator(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         outside = are_outside(features, records)
         points[outside] = OUTSIDE
         return run_local(
-            parameters, points, features, SystemEntropy(), counts_outside=True, attributes=attributes, codes=joined
+            parameters, points, features, SystemEntropy(), out_of_bounds="count", attributes=attributes, codes=joined
         )
 
     def predict(self, X: ArrayLike) -> NDArray[np.int64]:

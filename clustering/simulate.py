@@ -110,15 +110,14 @@ def simulate(
         points, features = _check(points, features, out_of_bounds)
         return simulate_central(params, points, seed=seed, features=features, attributes=attributes, codes=codes)
     points, features = _check(points, features, out_of_bounds)
-    counts_outside, declared = out_of_bounds == "count", tuple(attributes)
     return run_local(
         params,
         points,
         features,
         SeededEntropy(seed),
         perturb=perturb,
-        counts_outside=counts_outside,
-        attributes=declared,
+        out_of_bounds=out_of_bounds,
+        attributes=tuple(attributes),
         codes=codes,
     )
 
@@ -130,7 +129,7 @@ def run_local(
     entropy: Entropy,
     *,
     perturb: bool = True,
-    counts_outside: bool = False,
+    out_of_bounds: OutOfBounds = "refuse",
     attributes: tuple[Categorical, ...] = (),
     codes: ArrayLike | None = None,
 ) -> ClusterModel:
@@ -144,7 +143,8 @@ def run_local(
         return collect(spec if perturb else _unperturbed(spec), records, entropy, draws)
 
     plan = start(params, features, max(1, len(points)), attributes)
-    return drive(counting_outside(plan, opens_counting=counts_outside), answer)  # simulated devices are honest
+    plan = counting_outside(plan, opens_counting=out_of_bounds == "count", may_clip=out_of_bounds == "clip")
+    return drive(plan, answer)  # simulated devices are honest
 
 
 def resample(points: NDArray[np.float64], size: int, *, seed: int) -> NDArray[np.float64]:

@@ -16,7 +16,7 @@ from clustering.central.bounds import judge_bounds, narrow_bounds
 from clustering.central.curator import Curator
 from clustering.central.feature_check import check_features, judge_features
 from clustering.central.private_kmeans.algorithm import private_kmeans
-from clustering.edges import find_edge_share
+from clustering.edges import find_edge_share, shows_edges
 from clustering.poles import warn_of_poles
 from sfumato.errors import InvalidSpec
 from sfumato.forecast import check_over_records, resolve_central
@@ -104,8 +104,10 @@ def run(params: CentralAlgorithm | Auto, features: tuple[Feature, ...], curator:
         model = replace(model, privacy={**model.privacy, "features": "post_processed"})
     model = judge_bounds(model, in_ball=curator.domain.is_ball, is_searched=bool(found))
     if curator.may_clip and not curator.domain.is_ball:
-        grids = [grid._replace(endless=endless_of(features)) for grid in curator.grids]
-        model = with_edge_share(model, find_edge_share(grids) or edge_share_of_centres(model))
+        endless = endless_of(features)
+        grids = [grid._replace(endless=endless) for grid in curator.grids]
+        is_searched = shows_edges(grids) or len(endless) == len(features)  # otherwise only uploads state it
+        model = with_edge_share(model, find_edge_share(grids) or edge_share_of_centres(model), is_searched=is_searched)
     model = warn_of_poles(model)
     odometer = [query.entry for query in curator.odometer]
     spent = {"spent_nano": curator.spent_nano, "spent_delta_atto": curator.spent_delta_atto}

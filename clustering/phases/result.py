@@ -14,7 +14,7 @@ from clustering.centroids.verdict import ALONE, BAD_LOSS, Ground, few, ground, r
 from clustering.circles import Circles
 from clustering.density.label_map import PRIVACY, describe_convergence
 from clustering.phases.cluster_search import MAX_COUNTED, CountedFit
-from clustering.phases.edges import edge_share_of_phases
+from clustering.phases.edges import MAX_FEATURES, edge_share_of_phases
 from clustering.phases.gaussian_components import Components, round_shape
 from clustering.phases.halves import agreement_of_halves
 from clustering.phases.incremental_mixture import PARTICLES
@@ -30,7 +30,7 @@ from sfumato.records.encodings import unscale_errors, unscale_many
 from sfumato.records.mixed import expand_features
 from sfumato.sizing.centroids import FEW_CLUSTERS, category_price, sketched_reports
 from sfumato.sizing.rounds import MAX_JSON_INT
-from sfumato.specs import Feature, Mechanism
+from sfumato.specs import Feature, Mechanism, endless_of
 from sfumato.specs.attributes import Categorical
 
 CLEAR_GAIN = 3.0  # least gains of a reliable number of clusters
@@ -196,10 +196,20 @@ def edges_of(data: PhaseData, sketch: Sketch, mixture: Mixture | None) -> EdgeSh
 
     Without a mixture, that of the requested number of clusters is fitted.
     """
-    if not data.may_clip or data.limits.circles:  # clipped values of the plain features lie all along a circle
+    if not data.may_clip or data.limits.circles:
         return None
     fitted = mixture or search(sketch, data.n_requested or 1, data.limits, PublicWords(0)).mixture
     return edge_share_of_phases(sketch, fitted, data.limits)
+
+
+def _searches_edges(data: PhaseData) -> bool:
+    """Return whether `edges_of` examines the corners to which devices can move values, if there are such.
+
+    Beside a circle, moved values of the plain features lie all along the circle.
+    """
+    if not data.may_clip or len(endless_of(data.features)) == len(data.features):
+        return True
+    return not data.limits.circles and len(data.features) <= MAX_FEATURES
 
 
 def build_model(
@@ -248,7 +258,7 @@ def build_model(
         privacy=PRIVACY,
         **rate(loss, agreement, few(is_low=low_confidence), *counted, bad_from=BAD_LOSS),
     )
-    return with_edge_share(model, edges)
+    return with_edge_share(model, edges, is_searched=_searches_edges(data))
 
 
 def _expected_loss(data: PhaseData, found: Found, lack: float) -> tuple[ExpectedLoss | None, dict[str, Any] | None]:

@@ -17,18 +17,19 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clustering.edges import EdgeGrid, find_edge_share
+from clustering.edges import EdgeGrid, find_edge_share, shows_edges
 from clustering.rounds.decoders import Decoder, decoder
 from clustering.rounds.plan import Collected, Plan
 from clustering.rounds.tally import Sample, Tally, keeps_vectors, noise_of
 from sfumato.mechanisms import resize
 from sfumato.model.cluster_model import ClusterModel
-from sfumato.model.outside import OutsideShare, edge_share_of_centres, with_edge_share, with_outside_share
+from sfumato.model.outside import UNSEEN, OutsideShare, edge_share_of_centres, with_edge_share, with_outside_share
 from sfumato.records.encodings import shift_of
 from sfumato.records.outside import count_outside, is_reference
 from sfumato.specs import (
     CentroidSignEncoding,
     DiscreteLaplaceMechanism,
+    Feature,
     GridEncoding,
     Mechanism,
     PhaseEncoding,
@@ -38,10 +39,11 @@ from sfumato.specs import (
 )
 
 
-def counting_outside(plan: Plan, *, opens_counting: bool) -> Plan:
+def counting_outside(plan: Plan, *, opens_counting: bool, may_clip: bool = True) -> Plan:
     """Return a plan with rounds that count people outside, and with a result that states their share.
 
-    A result of other rounds states the share of people at the bounds, if it stands out.
+    A result of other rounds states the share of people at the bounds, if it stands out. It warns if its rounds do not
+    show this share.
 
     Parameters
     ----------
@@ -50,9 +52,13 @@ def counting_outside(plan: Plan, *, opens_counting: bool) -> Plan:
     opens_counting : bool
         Whether the rounds that the plan yields are published with `out_of_bounds` "count". Rounds that were published
         earlier are read as they are: one without it has no share outside.
+    may_clip : bool
+        Whether devices moved values to the bounds in rounds that do not count people outside.
     """
     estimates: list[OutsideShare] = []
     grids: list[EdgeGrid] = []
+    features: tuple[Feature, ...] = ()
+    searches = False  # whether the plan searches the bounds itself, and states the diagnostic if it cannot
     received = used = 0
     try:
         spec = next(plan)
@@ -65,15 +71,22 @@ def counting_outside(plan: Plan, *, opens_counting: bool) -> Plan:
                 collected = inside(collected, pooled(estimates) if estimates else OutsideShare(0.0, inf))
             else:
                 grids += edge_grids(collected)
+                features = collected.spec.features
+                searches |= isinstance(collected.spec.encoding, PhaseEncoding)
             used += collected.aggregate.n_reports
             spec = plan.send(collected)
     except StopIteration as done:
         model: ClusterModel = done.value
         if estimates:
             return with_outside_share(model, pooled(estimates), received / used)
-        if "edge_share" in model.diagnostics:
-            return model
-        return with_edge_share(model, find_edge_share(grids) or edge_share_of_centres(model))
+        if "edge_share" not in model.diagnostics:
+            is_searched = searches or shows_edges(grids) or len(endless_of(features)) == len(features)
+            model = with_edge_share(
+                model, find_edge_share(grids) or edge_share_of_centres(model), is_searched=is_searched
+            )
+        if may_clip and model.diagnostics.get("edge_share", {}) is None:
+            model = replace(model, warnings=(*model.warnings, UNSEEN))
+        return model
     finally:
         plan.close()
 

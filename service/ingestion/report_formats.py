@@ -11,7 +11,7 @@ from array import array
 from codecs import BOM_UTF8
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import msgspec
 import numpy as np
@@ -212,7 +212,7 @@ class ColumnsReader(JsonPieces):
         return ReportMalformed(reasons[name], index=int(index) + before[name] if index else 0)
 
 
-def _reject_first(column: Sequence[Any], is_valid: Callable[[Any], bool], reason: str, first: int) -> None:
+def _reject_first(column: Sequence[Any], is_valid: Callable[[Any], bool], reason: str, first: int) -> NoReturn:
     raise ReportMalformed(reason, index=first + next(index for index, one in enumerate(column) if not is_valid(one)))
 
 

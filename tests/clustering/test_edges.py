@@ -10,7 +10,7 @@ from clustering.edges import find_edge_share
 from clustering.registry import start
 from clustering.rounds.outside import edge_grids
 from clustering.simulate import SeededEntropy, collect, simulate, simulate_central
-from sfumato.model.outside import EdgeShare, edge_share_of_centres
+from sfumato.model.outside import UNSEEN, EdgeShare, edge_share_of_centres
 from sfumato.model.precision import Verdict
 from sfumato.records.encodings import scale_many
 from sfumato.specs import (
@@ -19,6 +19,7 @@ from sfumato.specs import (
     Feature,
     GridKmeans,
     LdpKmeans,
+    NoisyFcm,
     PhaseSketch,
     Place,
     PrivateKmeans,
@@ -123,7 +124,9 @@ class TestResult:
     def test_of_people_who_were_counted_outside_states_no_corner(self) -> None:
         outside = people()
         outside[: N // 5] = -9
-        model = simulate(PhaseSketch(2.0, clusters=3), outside, seed=2, features=FEATURES, out_of_bounds="count")
+        model = simulate(
+            PhaseSketch(2.0, clusters=3, slots=128), outside, seed=2, features=FEATURES, out_of_bounds="count"
+        )
         assert "edge_share" not in model.diagnostics
         assert abs(model.outside_share - 0.2) < 4 * model.outside_share_error
 
@@ -151,6 +154,50 @@ class TestResult:
         assert set(found.sides) == {(0, -1), (1, -1)}
         assert abs(found.value - 0.25) < 0.03
         assert edge_share_of_centres(simulate(LdpKmeans(epsilon=4.0, clusters=3), people(), seed=3)) is None
+
+
+class TestMethodThatDoesNotShowTheBounds:
+    @pytest.mark.parametrize(
+        ("algorithm", "features"),
+        [
+            (LdpKmeans(epsilon=4.0, clusters=3, rounds=3), FEATURES),
+            (NoisyFcm(epsilon=8.0, clusters=3), FEATURES),
+            (UniformGrid(epsilon=2.0, cells=4), FEATURES),
+            (PhaseSketch(2.0, clusters=3, refine="none"), (Feature("hour", 0, 24, periodic=True), Feature("y", 0, 1))),
+        ],
+        ids=lambda each: getattr(each, "type", None),
+    )
+    def test_warns_if_values_were_moved_and_not_counted(
+        self, algorithm: Algorithm, features: tuple[Feature, ...]
+    ) -> None:
+        points = people()[:3000]
+        clipped = simulate(algorithm, points, seed=1, features=features, out_of_bounds="clip")
+        assert clipped.diagnostics["edge_share"] is None
+        assert clipped.warnings.count(UNSEEN) == 1
+        refused = simulate(algorithm, points, seed=1, features=features)
+        assert UNSEEN not in refused.warnings
+        counted = simulate(algorithm, points, seed=1, features=features, out_of_bounds="count")
+        assert "edge_share" not in counted.diagnostics
+        assert UNSEEN not in counted.warnings
+
+    @pytest.mark.parametrize("algorithm", [GridKmeans(2.0, 3, cells=16), PhaseSketch(2.0, clusters=3, refine="none")])
+    def test_is_none_that_searches_them(self, algorithm: Algorithm) -> None:
+        model = simulate(algorithm, people()[:3000], seed=1, features=FEATURES, out_of_bounds="clip")
+        assert "edge_share" not in model.diagnostics
+        assert UNSEEN not in model.warnings
+
+    def test_does_not_warn_if_no_value_is_beyond_the_bounds(self) -> None:
+        hours = (Feature("hour", 0, 24, periodic=True),)
+        model = simulate(
+            PhaseSketch(2.0, 2, refine="none"), people()[:3000, :1], seed=1, features=hours, out_of_bounds="clip"
+        )
+        assert "edge_share" not in model.diagnostics
+
+    def test_over_records_states_null_because_uploads_count_them(self) -> None:
+        points = np.random.default_rng(1).uniform(0.2, 0.8, (3000, 6))
+        model = simulate_central(PrivateKmeans(1.0, clusters=3, delta=1e-6), points, seed=1)
+        assert model.diagnostics["edge_share"] is None
+        assert UNSEEN not in model.warnings
 
 
 class TestCircle:

@@ -116,7 +116,7 @@ def _steps(setting: Setting, peer: Peer) -> Iterator[Measurement]:
 
         def here(points: Any = single, start: Floats = start) -> float:
             fit = KMeans(len(start), init=start.astype(np.float32), n_init=1, max_iter=STEPS, tol=0.0)
-            return seconds(lambda: fit.fit(points)) * STEPS / fit.n_iter_
+            return seconds(lambda: fit.fit(points)) * STEPS / float(fit.n_iter_)
 
         expected = ours()
         libraries: dict[str, Callable[[], float]] = {SKLEARN: here}

@@ -19,6 +19,10 @@ CLEAR = 2.0  # standard errors above zero from which a share is taken as real
 
 OUTSIDE_REASON = "Many people are outside of the bounds."
 EDGE_REASON = "Many people are at the bounds, where values outside of the bounds are moved."
+UNSEEN = (
+    "Values outside of the bounds are moved to the bounds. This method shows them only as a cluster with its centre at "
+    "a bound, so check the bounds, the units and the order of the values."
+)
 
 _MAX_LISTED = 6  # bounds in a sentence
 
@@ -87,7 +91,7 @@ def with_outside_share(model: ClusterModel, share: OutsideShare, received_per_us
     )
 
 
-def with_edge_share(model: ClusterModel, share: EdgeShare | None) -> ClusterModel:
+def with_edge_share(model: ClusterModel, share: EdgeShare | None, *, is_searched: bool = True) -> ClusterModel:
     """Return a model with the share of people at the bounds, and from 5 % on a warning and a verdict below `reliable`.
 
     Parameters
@@ -96,9 +100,12 @@ def with_edge_share(model: ClusterModel, share: EdgeShare | None) -> ClusterMode
         Fitted to values that could have been moved to the bounds.
     share : EdgeShare or None
         None if no bound stands out from its neighbours.
+    is_searched : bool
+        Whether the released values show people at the bounds. If they do not, and there is no share, the diagnostic
+        `edge_share` is null.
     """
     if share is None:
-        return model
+        return model if is_searched else replace(model, diagnostics={**model.diagnostics, "edge_share": None})
     sides = [f"{'lower' if side < 0 else 'upper'} bound of {model.features[place].name}" for place, side in share.sides]
     stated = {"value": share.value, "error": share.error, "bounds": sides}
     model = replace(model, diagnostics={**model.diagnostics, "edge_share": stated})
