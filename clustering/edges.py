@@ -96,7 +96,7 @@ def find_edge_share(grids: Iterable[EdgeGrid]) -> EdgeShare | None:
 
 
 def shows_edges(grids: Iterable[EdgeGrid]) -> bool:
-    """Return whether a grid has a region whose outermost cells are thin enough to show people at the bounds."""
+    """Return whether a grid has a region with outermost cells thin enough to show people at the bounds."""
     return any(True for grid in grids for _ in _regions(grid))
 
 

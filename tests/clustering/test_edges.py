@@ -186,7 +186,8 @@ class TestMethodThatDoesNotShowTheBounds:
 
     def test_does_not_warn_if_no_value_is_beyond_the_bounds(self) -> None:
         hours = (Feature("hour", 0, 24, periodic=True),)
-        model = simulate(PhaseSketch(2.0, 2, refine="none"), people()[:3000, :1], seed=1, features=hours, out_of_bounds="clip")
+        params = PhaseSketch(2.0, 2, refine="none")
+        model = simulate(params, people()[:3000, :1], seed=1, features=hours, out_of_bounds="clip")
         assert "edge_share" not in model.diagnostics
 
     def test_over_records_states_null_because_uploads_count_them(self) -> None:

@@ -20,8 +20,8 @@ CLEAR = 2.0  # standard errors above zero from which a share is taken as real
 OUTSIDE_REASON = "Many people are outside of the bounds."
 EDGE_REASON = "Many people are at the bounds, where values outside of the bounds are moved."
 UNSEEN = (
-    "Values outside of the bounds are moved to the bounds. This method shows them only as a cluster with its centre at a "
-    "bound, so check the bounds, the units and the order of the values."
+    "Values outside of the bounds are moved to the bounds. This method shows them only as a cluster with its centre at "
+    "a bound, so check the bounds, the units and the order of the values."
 )
 
 _MAX_LISTED = 6  # bounds in a sentence
