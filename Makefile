@@ -9,7 +9,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-production serve audit test test-slow test-check check-release browser lint format openapi openapi-check openapi-breaking openapi-lint sbom sbom-check image sdks sdk-typescript docs bench speed load peers-lock faults lock clean
+.PHONY: help demo demo-production serve audit test test-slow test-collect test-check check-release browser lint format openapi openapi-check openapi-breaking openapi-lint sbom sbom-check image sdks sdk-typescript docs bench speed load peers-lock faults lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -44,6 +44,10 @@ CHECKED_SLOW := tests/browser/test_console_walk.py tests/contract tests/sdks/tes
 	tests/service/http/test_mount.py tests/service/http/test_nginx.py tests/service/test_side_channels_records.py tests/test_blocks.py tests/faults/test_central.py tests/faults/test_every_plan.py tests/faults/test_sigkill.py \
 	tests/faults/test_uploads.py \
 	"tests/faults/test_soak.py::TestFaults::test_each_kind_loses_duplicates_and_blocks_nothing[postgresql]"
+
+# A new clone has no compiled test modules. One process compiles them in the time that each test process would need.
+test-collect: $(READY) ## Import and compile all test modules without running a test
+	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --collect-only -qq > .venv/collected.txt || { tail -n 60 .venv/collected.txt; exit 1; }
 
 test-check: $(READY) ## Run the tests of .ci/run: the fast ones and a few slow ones
 	$(PYTEST) $(ARGS)

@@ -182,8 +182,8 @@ def choose_methods(data: Data, d: int, epsilon: float) -> Iterator[tuple[str, An
         yield "noisy_fcm", NoisyFcm(epsilon, clusters=k)
 
 
-def measure(name: str, epsilon: float, runs: int, is_missing: Callable[[str], bool], draw_number: int) -> Iterator[Row]:
-    """Yield one row per run of each missing method on one draw of a set."""
+def measure(name: str, epsilon: float, runs: int, is_chosen: Callable[[str], bool], draw_number: int) -> Iterator[Row]:
+    """Yield one row per run of each chosen method on one draw of a set."""
     data, place = SETS[name], list(SETS).index(name)
     drawn: dict[int, Points] = {}
     first = SEEDS_APART * draw_number
@@ -195,7 +195,7 @@ def measure(name: str, epsilon: float, runs: int, is_missing: Callable[[str], bo
 
     d = draw(RECORDS).shape[1]
     for method, params in choose_methods(data, d, epsilon):
-        if not is_missing(method):
+        if not is_chosen(method):
             continue
         is_local = not params.definition.needs_records
         points = draw(DEVICES if is_local and not params.definition.reads_vectors else RECORDS)
@@ -267,7 +267,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("runs", type=Path)
     parser.add_argument("--seeds", type=int, default=3, help="runs of each method on a set")
-    parser.add_argument("--draw", type=int, default=0, help="number of the draw of points and seeds")
+    parser.add_argument(
+        "--draw", type=int, default=0, help="number of the draw of points and seeds, the same in a file"
+    )
     parser.add_argument("--methods", nargs="*")
     parser.add_argument("--sets", nargs="*", default=list(SETS), choices=SETS, metavar="SET")
     parser.add_argument("--epsilons", nargs="*", type=float, default=EPSILONS)
@@ -284,14 +286,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     rows = read_runs(options.runs)
     done = {(row["set"], row["epsilon"], row["method"]) for row in rows}
 
-    def is_missing(name: str, epsilon: float, method: str) -> bool:
+    def is_chosen(name: str, epsilon: float, method: str) -> bool:
         return (not options.methods or method in options.methods) and (name, epsilon, method) not in done
 
     missing = (
         row
         for epsilon in (EPSILONS[1:2] if options.quick else options.epsilons)
         for name in (QUICK if options.quick else options.sets)
-        for row in measure(name, epsilon, options.seeds, partial(is_missing, name, epsilon), options.draw)
+        for row in measure(name, epsilon, options.seeds, partial(is_chosen, name, epsilon), options.draw)
     )
     rows += append_runs(options.runs, missing)
     print("\n".join(report(rows)))

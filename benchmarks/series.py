@@ -27,7 +27,7 @@ from benchmarks.series_populations import (
 from clustering.central.algorithms.density_map import count_scale
 from clustering.grids.density_fit import fit_density
 from clustering.rounds.plan import Collected
-from clustering.series.alarm import evidence
+from clustering.series.alarm import LEAST_CHANGE, evidence
 from clustering.series.channels import Reading, variances
 from clustering.series.follow import Memory, Step, follow
 from clustering.series.identities import NamedMap
@@ -80,7 +80,7 @@ def false_alarms(n_series: int) -> None:
         print(f"epsilon {epsilon:g}, {n:,} reports: {hits} of {n_series} series with a false alarm", flush=True)
 
 
-def _first_alarm(windows: Iterable[Window], quiet: int = 0) -> int | None:
+def _first_alarm(windows: Iterable[Window], quiet: int = 0, least: float = LEAST_CHANGE) -> int | None:
     """Return the first window with an alarm; None if there is none. The first quiet windows are not tested."""
     readings: list[Reading] = []
     for window, observed in enumerate(windows):
@@ -88,7 +88,7 @@ def _first_alarm(windows: Iterable[Window], quiet: int = 0) -> int | None:
         if window < quiet:
             continue
         values = np.array([each.values for each in readings])
-        found = evidence(range(len(readings)), values, variances(readings), test_from=0)
+        found = evidence(range(len(readings)), values, variances(readings), test_from=0, least=least)
         if found is not None and found.is_alarm:
             return window
     return None
@@ -205,6 +205,26 @@ def _first_event(steps: list[Step]) -> tuple[int | None, list[str], bool]:
     return next(iter(alarms), None), [str(each) for each in next(iter(kinds), [])], not lost
 
 
+def moves(n_seeds: int) -> None:
+    """Print the window of the alarm of a slow move, counted from 1, with the least change and without it."""
+    for epsilon, n, cells in STRONG[:2]:
+        spec, found = round_spec(epsilon, cells), dict[tuple[str, float], list[float]]()
+        for population in POPULATIONS:
+            for seed in range(n_seeds):
+                rng = np.random.default_rng([seed, n, cells, int(10 * epsilon)])
+                windows = [Measured(draw(population, "moves", window, spec, n, rng)) for window in range(30)]
+                for least in (LEAST_CHANGE, 0.0):
+                    alarm = _first_alarm(windows, least=least)
+                    found.setdefault((population.name, least), []).append(np.inf if alarm is None else alarm + 1)
+        for least in (LEAST_CHANGE, 0.0):
+            medians = {name: float(np.median(each)) for (name, other), each in found.items() if other == least}
+            every = [alarm for (_, other), each in found.items() if other == least for alarm in each]
+            print(
+                f"epsilon {epsilon:g}, {n:,} reports, least change {least:g}: median {np.median(every):g}, {medians}",
+                flush=True,
+            )
+
+
 def delays(n_seeds: int) -> None:
     """Print how often the alarm of a gain of 10 points comes within a factor of its forecast, and in its interval."""
     found = [
@@ -216,14 +236,25 @@ def delays(n_seeds: int) -> None:
     ]
     for given in (None, CLUSTER_WIDTH):
         made = [(_forecast_delay(setting, given or width), actual) for setting, width, actual in found]
-        typical = [(each.windows or np.inf, actual) for each, actual in made]
-        within = [np.mean([one == other or 1 / k <= one / other <= k for one, other in typical]) for k in (1.5, 2.0)]
+        within = [np.mean([_is_near(each.windows or np.inf, actual, k) for each, actual in made]) for k in (1.5, 2.0)]
         inside = [(each.earliest or np.inf) <= actual <= (each.latest or np.inf) for each, actual in made]
         print(
             f"forecast for {'the width' if given is None else f'the width {given:g}'}, {len(found)} series: within a "
             f"factor of 1.5 {within[0]:.2f}, of 2 {within[1]:.2f}, in the interval {np.mean(inside):.2f}",
             flush=True,
         )
+    groups: dict[object, list[float]] = {}
+    for setting, width, actual in found:
+        groups.setdefault((setting, width), []).append(actual)
+    best = sum(
+        max(sum(_is_near(windows, actual, 1.5) for actual in group) for windows in (*range(1, MOST_WINDOWS), np.inf))
+        for group in groups.values()
+    )
+    print(f"the best number of each setting and width in hindsight: within a factor of 1.5 {best / len(found):.2f}")
+
+
+def _is_near(one: float, other: float, factor: float) -> bool:
+    return one == other or 1 / factor <= one / other <= factor
 
 
 @cache
@@ -310,7 +341,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.series", description=__doc__)
     measures = {
         "false-alarms": false_alarms, "pooling": pooling, "ids": ids, "changes": changes, "seasons": seasons,
-        "delays": delays, "records": records,
+        "moves": moves, "delays": delays, "records": records,
     }  # fmt: skip
     parser.add_argument("measure", choices=measures, help="what to measure")
     parser.add_argument("--seeds", type=int, default=3, metavar="N", help="series of each population, or of all")

@@ -20,7 +20,6 @@ belong to no report, so they may be stored, and a restart never shortens the del
 """
 
 import hashlib
-import hmac
 import os
 import secrets
 import sqlite3
@@ -28,49 +27,18 @@ import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import StrEnum
-from functools import lru_cache
 from math import floor
 from pathlib import Path
 from typing import NamedTuple
 
-from sfumato.device.sealing import generate_round_key_pair, public_key_of, unwrap
+from sfumato.device.sealing import generate_round_key_pair, public_key_of
 from sfumato.errors import SfumatoError
-from shuffler.rounds import Round, parse_round
+from shuffler.rounds import Round
+from shuffler.steps import SCHEMA_VERSION, STEPS, Steps
 
 SECRET_BYTES = 32
 BUSY_SECONDS = 2.0  # longest wait for another process that uses the file
 PHASES = 1 << 32
-SCHEMA_VERSION = 2
-
-_SCHEMA = """
-CREATE TABLE IF NOT EXISTS senders (
-    key_hash BLOB NOT NULL PRIMARY KEY,  -- SHA-256 of the bearer key
-    name TEXT NOT NULL UNIQUE,           -- the sender, or the app backend that names senders
-    dataset_id TEXT NOT NULL,
-    is_backend INTEGER NOT NULL
-) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS rounds (
-    id TEXT NOT NULL PRIMARY KEY,
-    dataset_id TEXT NOT NULL,
-    document BLOB NOT NULL,       -- the first bytes that the service published
-    state TEXT NOT NULL,
-    n_reports INTEGER NOT NULL,
-    secret BLOB,                  -- key of the HMAC; NULL from the release on
-    outer_key BLOB,               -- private key of the outer layer; NULL from the release on
-    phase INTEGER NOT NULL        -- release times: multiples of the interval, plus this fraction of it in 2^-32
-) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS reports (
-    round_id TEXT NOT NULL,
-    place BLOB NOT NULL,          -- HMAC of the sender
-    sealed BLOB NOT NULL,
-    PRIMARY KEY (round_id, place),
-    UNIQUE (round_id, sealed)     -- a copy under another name counts once
-) STRICT, WITHOUT ROWID;
-CREATE TABLE IF NOT EXISTS batches (
-    round_id TEXT NOT NULL PRIMARY KEY,
-    sealed BLOB NOT NULL          -- permuted sealed reports, one after the other
-) STRICT, WITHOUT ROWID;
-"""
 
 
 class State(StrEnum):
@@ -141,6 +109,7 @@ class Queue:
     ----------
     path : Path
         The database file. Created with mode 0600.
+    steps : Steps
 
     Raises
     ------
@@ -148,7 +117,8 @@ class Queue:
         Another version of the shuffler wrote the file.
     """
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Path, steps: Steps = STEPS) -> None:
+        self._steps = steps
         path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
         self._lock = threading.Lock()
@@ -157,7 +127,7 @@ class Queue:
         self._check_schema(path)
         for pragma in ("journal_mode = DELETE", "synchronous = EXTRA", "secure_delete = ON", "temp_store = MEMORY"):
             self._database.execute(f"PRAGMA {pragma}")
-        self._database.executescript(_SCHEMA)
+        self._database.executescript(steps.schema)
         self._database.execute(f"PRAGMA user_version = {SCHEMA_VERSION}")
 
     def _check_schema(self, path: Path) -> None:
@@ -236,7 +206,7 @@ class Queue:
         query = "SELECT document, n_reports FROM rounds WHERE dataset_id = ? AND state = ? ORDER BY id"
         with self._lock:
             rows = self._database.execute(query, (dataset_id, State.OPEN)).fetchall()
-        found = [(_parse(document), n_reports) for document, n_reports in rows]
+        found = [(self._steps.parse(document), n_reports) for document, n_reports in rows]
         return [each.id for each, n_reports in found if not _is_due(each, n_reports, now)]
 
     def list_released(self) -> list[Released]:
@@ -250,7 +220,7 @@ class Queue:
     def store(self, submissions: Sequence[Submission], now: float) -> list[Verdict]:
         """Store sealed reports and return the outcome of each. A repeated submission of the same bytes is stored."""
         with self._writing() as database:
-            group = _Group(database, now)
+            group = Group(database, now, self._steps)
             verdicts = [group.store(each) for each in submissions]
             group.count()
             return verdicts
@@ -274,7 +244,7 @@ class Queue:
             rows = self._database.execute(query, (State.OPEN,)).fetchall()
             due = []
             for document, n_reports, phase in rows:
-                found = _parse(document)
+                found = self._steps.parse(document)
                 if now >= found.closes_at or (
                     n_reports >= found.target_reports
                     and self._is_release_time(found.id, now, phase / PHASES, interval_seconds)
@@ -297,11 +267,11 @@ class Queue:
             document, state, n_reports = database.execute(query, (round_id,)).fetchone()
             if state != State.OPEN:  # another process released it
                 return Released(round_id, State(state), n_reports)
-            state = State.DISCARDED if n_reports < _parse(document).min_batch else State.RELEASED
+            state = State.DISCARDED if n_reports < self._steps.parse(document).min_batch else State.RELEASED
             if state == State.RELEASED:
                 query = "SELECT sealed FROM reports WHERE round_id = ? ORDER BY place"
                 sealed = [row[0] for row in database.execute(query, (round_id,))]
-                secrets.SystemRandom().shuffle(sealed)
+                self._steps.permute(sealed)
                 database.execute("INSERT INTO batches VALUES (?, ?)", (round_id, b"".join(sealed)))
             database.execute("DELETE FROM reports WHERE round_id = ?", (round_id,))
             query = "UPDATE rounds SET state = ?, secret = NULL, outer_key = NULL WHERE id = ?"
@@ -313,7 +283,7 @@ class Queue:
         """Return the rounds with a batch that the service does not have yet."""
         query = "SELECT document FROM rounds WHERE state = ? ORDER BY id"
         with self._lock:
-            return [_parse(row[0]) for row in self._database.execute(query, (State.RELEASED,))]
+            return [self._steps.parse(row[0]) for row in self._database.execute(query, (State.RELEASED,))]
 
     def load_batch(self, found: Round) -> list[bytes]:
         """Return the permuted sealed reports of a released round; an empty list after its end."""
@@ -352,29 +322,32 @@ class _StoredRound:
     """A round as the transaction of a group found it, with the number of reports that the group adds."""
 
     def __init__(
-        self, dataset_id: str, document: bytes, state: str, n_reports: int, secret: bytes | None, key: bytes | None
+        self,
+        steps: Steps,
+        dataset_id: str,
+        document: bytes,
+        state: str,
+        n_reports: int,
+        secret: bytes | None,
+        key: bytes | None,
     ) -> None:
         self.dataset_id, self.is_open, self.n_reports = dataset_id, state == State.OPEN, n_reports
-        self.found, self.n_added = _parse(document), 0
-        self._secret = secret or b""  # none from the release on
+        self.found, self.n_added = steps.parse(document), 0
+        self.secret = secret or b""  # none from the release on
         self._wrapped: list[bytes] = []
-        self._layers = unwrap(iter(self._wrapped.pop, None), self.found.id, key or b"")  # loads the key once
+        self._layers = steps.unwrap(iter(self._wrapped.pop, None), self.found.id, key or b"")  # loads the key once
 
     def unwrap(self, wrapped: bytes) -> bytes | None:
         """Return the sealed report without its outer layer, or None if it has none."""
         self._wrapped.append(wrapped)
         return next(self._layers)
 
-    def place(self, sender: Sender, person: str | None) -> bytes:
-        """Return the key under which the report of a sender is stored."""
-        return hmac.digest(self._secret, f"{sender.name}\0{person or ''}".encode(), "sha256")
 
-
-class _Group:
+class Group:
     """Submissions of one transaction, which reads each sender and each round once."""
 
-    def __init__(self, database: sqlite3.Connection, now: float) -> None:
-        self._database, self._now = database, now
+    def __init__(self, database: sqlite3.Connection, now: float, steps: Steps) -> None:
+        self._database, self._now, self._steps = database, now, steps
         self._senders: dict[str, Sender | None] = {}
         self._rounds: dict[str, _StoredRound | None] = {}
 
@@ -394,12 +367,12 @@ class _Group:
             return Verdict.NOT_FOUND
         if not stored.is_open:
             return Verdict.CLOSED
-        if len(submission.wrapped) != stored.found.sent_bytes:
+        if not self._steps.fits(stored.found, submission.wrapped):
             return Verdict.WRONG_LENGTH
         sealed = stored.unwrap(submission.wrapped)
         if sealed is None:
             return Verdict.NOT_WRAPPED
-        return self._insert(stored, stored.place(sender, submission.person), sealed)
+        return self._insert(stored, self._steps.place(stored.secret, sender.name, submission.person), sealed)
 
     def _insert(self, stored: _StoredRound, place: bytes, sealed: bytes) -> Verdict:
         round_id = stored.found.id
@@ -425,7 +398,7 @@ class _Group:
     def _find_round(self, round_id: str) -> _StoredRound | None:
         query = "SELECT dataset_id, document, state, n_reports, secret, outer_key FROM rounds WHERE id = ?"
         row = self._database.execute(query, (round_id,)).fetchone()
-        return None if row is None else _StoredRound(*row)
+        return None if row is None else _StoredRound(self._steps, *row)
 
 
 def _find_sender(database: sqlite3.Connection, key: str) -> Sender | None:
@@ -440,6 +413,3 @@ def _hash_key(key: str) -> bytes:
 
 def _is_due(found: Round, n_reports: int, now: float) -> bool:
     return n_reports >= found.target_reports or now >= found.closes_at
-
-
-_parse = lru_cache(maxsize=256)(parse_round)

@@ -13,7 +13,7 @@ from workers.job_process import HEARTBEAT_SECONDS, Reply, RunCentral, StartPlan,
 from workers.kernels import cache
 
 _SPAWN = multiprocessing.get_context("spawn")  # a forked process would inherit the database connections
-_MAX_RESTART_DELAY_SECONDS = 30.0  # after a job process died before it was ready
+_MAX_RESTART_DELAY_SECONDS = 30.0  # after a job process died without a task
 _EXIT_SECONDS = 5.0  # timeout from the end of the pipe to the exit of the process
 _START_SECONDS = 120.0  # longest time from the start to the first heartbeat
 # A shorter silence may be a long call of a C library or a busy machine.
@@ -69,11 +69,16 @@ class JobProcessHandle:
         Raises
         ------
         JobProcessDied
-            The process ended before it was ready. The delay before the next start grows each time.
+            The process ended without a task: before it was ready, or while it compiled kernels. This costs no job an
+            attempt. The delay before the next start grows each time, until a process does a task.
         """
-        is_dead = self._is_ready and self._process is not None and (not self._process.is_alive() or self._is_frozen())
-        if self._is_busy or is_dead:
-            self.kill()  # its task was given up; or it died while idle, which must not cost a job an attempt
+        if self._is_busy:
+            self.kill()  # its task was given up
+        if self._is_ready and self._process is not None and (not self._process.is_alive() or self._is_frozen()):
+            exit_status = self._process.exitcode
+            self.kill()
+            self._delay_start()
+            raise JobProcessDied(exit_status)
         if self._process is None:
             if time.monotonic() < self._not_before:
                 time.sleep(max(0.0, min(timeout_seconds, self._not_before - time.monotonic())))
@@ -83,12 +88,13 @@ class JobProcessHandle:
             try:
                 self._is_ready = self.receive(timeout_seconds) == Reply.READY
             except JobProcessDied:
-                self._restart_delay_seconds = min(2 * self._restart_delay_seconds + 1, _MAX_RESTART_DELAY_SECONDS)
-                self._not_before = time.monotonic() + self._restart_delay_seconds
+                self._delay_start()
                 raise
-        if self._is_ready:
-            self._restart_delay_seconds = 0.0
         return self._is_ready
+
+    def _delay_start(self) -> None:
+        self._restart_delay_seconds = min(2 * self._restart_delay_seconds + 1, _MAX_RESTART_DELAY_SECONDS)
+        self._not_before = time.monotonic() + self._restart_delay_seconds
 
     def send(self, task: Task) -> bool:
         """Send a task to the job process, and return whether it was alive. If not, the next `receive` reports it."""
@@ -116,6 +122,8 @@ class JobProcessHandle:
         with suppress(EOFError, OSError):
             if self._pipe.poll():  # a last reply counts even if the process died after sending it
                 reply: Reply = self._pipe.recv()
+                if self._is_busy:
+                    self._restart_delay_seconds = 0.0
                 self._is_busy = False
                 return reply
         self._process.join(_EXIT_SECONDS)

@@ -152,7 +152,7 @@ class Supervisor:
                         self._has_signal = self._job_signal.wait(POLL_SECONDS)
                     back_off = 0.0
                 except JobProcessDied as died:
-                    log.error("job_process_not_started", exit_status=died.exit_status)
+                    log.error("job_process_died_without_task", exit_status=died.exit_status)
                     self._metrics.job_processes.labels("did_not_start").inc()
                 except Exception as error:
                     log.error("iteration_failed", reason=self._database.failure_reason(error), **describe(error))

@@ -1,6 +1,6 @@
 """Types of the audit: effort, setting, check, finding and planted leak."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -74,10 +74,10 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """A check of one subject; `run` returns one finding per claim."""
+    """A check of one subject; `run` yields one finding per claim."""
 
     subject: str
-    run: Callable[[Setting], Sequence[Finding]]
+    run: Callable[[Setting], Iterable[Finding]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,9 +91,9 @@ class Leak:
     subject : str
         The subject that contains the leak.
     run : callable
-        The check of the sound form, applied to the broken variant.
+        The check of the sound form, applied to the broken variant. The audit ends it at the first fault.
     """
 
     name: str
     subject: str
-    run: Callable[[Setting], Sequence[Finding]]
+    run: Callable[[Setting], Iterable[Finding]]

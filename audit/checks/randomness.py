@@ -41,7 +41,7 @@ ALLOWED: dict[tuple[str, str], str] = {
     ("models/identity/keys.py", "secrets"): "API keys",
     ("models/webhooks/webhooks.py", "secrets"): "secrets that sign webhooks",
     ("shuffler/queue.py", "secrets"): "keys of senders and secrets of rounds",
-    ("shuffler/queue.py", "random"): "the system's generator permutes a release",
+    ("shuffler/steps.py", "random"): "the system's generator permutes a release",
     ("connections/problems.py", "secrets"): "name of a process in request ids",
     ("service/webhooks/sender.py", "secrets"): "pause before a webhook is retried",
 }

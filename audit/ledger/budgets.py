@@ -290,18 +290,19 @@ def simulate(accountant: Accountant, side: int, n_courses: int, rng: np.random.G
     return losses
 
 
-def check_courses(count: CountMu2, admit: Admit, setting: Setting) -> list[Finding]:
+def check_courses(count: CountMu2, admit: Admit, setting: Setting) -> Iterator[Finding]:
     """Bound from below the delta at the granted epsilon of every analyst of jobs."""
     return _attack("accounting: courses", list_analysts(), count, admit, setting)
 
 
-def check_release_courses(admit: Admit, setting: Setting) -> list[Finding]:
+def check_release_courses(admit: Admit, setting: Setting) -> Iterator[Finding]:
     """Bound from below the delta at the granted epsilon of every analyst of shuffled rounds."""
     return _attack("accounting: shuffled courses", list_release_analysts(), charge_mu2, admit, setting)
 
 
-def _attack(check: str, analysts: Iterable[Analyst], count: CountMu2, admit: Admit, setting: Setting) -> list[Finding]:
-    found = []
+def _attack(
+    check: str, analysts: Iterable[Analyst], count: CountMu2, admit: Admit, setting: Setting
+) -> Iterator[Finding]:
     for analyst in analysts:
         n = setting.effort.trials(N_COURSES if analyst.n_jobs <= MANY else N_LONG_COURSES)
         nano, atto = analyst.grant.shuffled if any(analyst.grant.shuffled) else analyst.grant[:2]
@@ -314,8 +315,7 @@ def _attack(check: str, analysts: Iterable[Analyst], count: CountMu2, admit: Adm
         measured = float(least - exp(epsilon) * bound_probability(hits[1], n, ERROR_PROBABILITY / 2)[1])
         why = f"delta is at least {measured:.4g}, but {delta:.4g} was granted" if measured > delta else ""
         claim = f"{analyst.name}: the loss exceeds the granted epsilon with at most the granted delta"
-        found.append(Finding(check, claim, "black box", 2 * n, delta, max(measured, 0.0), not why, why))
-    return found
+        yield Finding(check, claim, "black box", 2 * n, delta, max(measured, 0.0), not why, why)
 
 
 def list_analysts() -> Iterator[Analyst]:

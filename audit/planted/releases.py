@@ -2,10 +2,10 @@
 
 import random
 import secrets
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from itertools import count
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -26,9 +26,10 @@ from models.tables.datasets import Dataset
 from models.tables.rounds import Round as ServiceRound
 from service.ingestion.batch_reader import BatchReader
 from service.ingestion.upload_memory import MemoryLimit
-from sfumato.device.sealing import OUTER_BYTES, seal, sealed_length, wrap
-from shuffler.queue import _SCHEMA, Queue, Released, State, Submission, Verdict
+from sfumato.device.sealing import seal, sealed_length, wrap
+from shuffler.queue import Queue, Released, State, Submission, Verdict
 from shuffler.rounds import Round, parse_round
+from shuffler.steps import STEPS
 
 
 def seal_short_slots(report_id: bytes, slot: int, value: bytes, *place: Any) -> bytes:
@@ -53,47 +54,38 @@ def wrap_unequally(sealed: bytes, round_id: str, key: bytes) -> bytes:
     return wrap(sealed, round_id, key) + bytes(sealed[-1] % 4)
 
 
-class _Unshuffled:
-    """A generator that permutes nothing."""
-
-    def shuffle(self, sealed: list[bytes]) -> None:
-        """Leave the list as it is."""
+def leave_order(_reports: list[bytes]) -> None:
+    """Permute nothing."""
 
 
-class _Seeded(_Unshuffled):
-    """A generator with a known seed."""
-
-    def shuffle(self, sealed: list[bytes]) -> None:
-        """Permute the list as in each other release of this length."""
-        random.Random(1).shuffle(sealed)  # noqa: S311 - the planted fault
+def permute_always_alike(reports: list[bytes]) -> None:
+    """Permute all releases of one length alike."""
+    random.Random(1).shuffle(reports)  # noqa: S311 - the planted fault
 
 
-class UnpermutedQueue(Queue):
-    """A queue that releases the reports in the order of its rows."""
-
-    generator: Callable[[], _Unshuffled] = _Unshuffled
-
-    def _release(self, round_id: str) -> Released:
-        with patch("shuffler.queue.secrets.SystemRandom", self.generator):
-            return super()._release(round_id)
+def number_arrivals(*_place: Any) -> bytes:
+    """Return a key that is greater than those of all reports before."""
+    return time.monotonic_ns().to_bytes(8, "big")
 
 
-class SeededQueue(UnpermutedQueue):
-    """A queue that permutes all releases alike."""
+def take_any_length(_found: Round, _wrapped: bytes) -> bool:
+    """Accept each length."""
+    return True
 
-    generator = _Seeded
+
+def take_length_without_layer(found: Round, wrapped: bytes) -> bool:
+    """Accept the length of a sealed report."""
+    return len(wrapped) == found.sealed_bytes
 
 
-class OrderedQueue(UnpermutedQueue):
-    """A queue with rows in the order of arrival, which it releases in this order."""
+def leave_layer(reports: Iterator[bytes], *_place: Any) -> Iterator[bytes | None]:
+    """Remove no outer layer."""
+    return reports
 
-    def store(self, submissions: Sequence[Submission], now: float) -> list[Verdict]:
-        """Store sealed reports under their numbers."""
-        with self._lock:
-            (n_rows,) = self._database.execute("SELECT count(*) FROM reports").fetchone()
-        numbers = count(n_rows)
-        with patch("shuffler.queue.hmac.digest", lambda *_: next(numbers).to_bytes(4, "big")):
-            return super().store(submissions, now)
+
+def parse_with_small_batches(document: bytes) -> Round:
+    """Return the round as if it had no least number of reports."""
+    return replace(parse_round(document), min_batch=1)
 
 
 class TimedQueue(Queue):
@@ -118,58 +110,15 @@ class CountingQueue(Queue):
         return [Released(name, State(state), n) for name, state, n in rows]
 
 
-class EagerQueue(Queue):
-    """A queue that releases an expired round of any size."""
-
-    def _release(self, round_id: str) -> Released:
-        with patch("shuffler.queue._parse", lambda document: replace(parse_round(document), min_batch=1)):
-            return super()._release(round_id)
-
-
-class TolerantQueue(Queue):
-    """A queue that stores sealed reports of each length."""
-
-    def store(self, submissions: Sequence[Submission], now: float) -> list[Verdict]:
-        """Store each sealed report as if its length were that of the round."""
-        return [self._store(each, now) for each in submissions]
-
-    def _store(self, submission: Submission, now: float) -> Verdict:
-        length = len(submission.wrapped) - OUTER_BYTES
-        with patch("shuffler.queue._parse", lambda document: replace(parse_round(document), sealed_bytes=length)):
-            return super().store([submission], now)[0]
-
-
-class UnwrappedQueue(Queue):
-    """A queue that takes sealed reports without an outer layer."""
-
-    def store(self, submissions: Sequence[Submission], now: float) -> list[Verdict]:
-        """Store reports of the length without the outer layer."""
-        with (
-            patch("shuffler.queue.unwrap", lambda reports, *_: reports),
-            patch("shuffler.rounds.OUTER_BYTES", 0),
-        ):
-            return super().store(submissions, now)
-
-
 class WrappedQueue(Queue):
     """A queue that releases the bytes that arrived, with their outer layer."""
 
-    def store(self, submissions: Sequence[Submission], now: float) -> list[Verdict]:
-        """Store the bytes that arrived."""
-        with patch("shuffler.queue.unwrap", lambda reports, *_: reports):
-            return super().store(submissions, now)
+    def __init__(self, path: Path) -> None:
+        super().__init__(path, STEPS._replace(unwrap=leave_layer))
 
     def load_batch(self, found: Round) -> list[bytes]:
         """Return the permuted reports with their outer layer."""
         return super().load_batch(replace(found, sealed_bytes=found.sent_bytes))
-
-
-class CopyingQueue(Queue):
-    """A queue that stores a copy of a report under another name once more."""
-
-    def __init__(self, path: Path) -> None:
-        with patch("shuffler.queue._SCHEMA", _SCHEMA.replace("UNIQUE (round_id, sealed)", "CHECK (true)")):
-            super().__init__(path)
 
 
 class RepeatingQueue(Queue):
@@ -225,33 +174,42 @@ def _leak(name: str, subject: str, check: Callable[..., Any], path: ReleasePath)
     return Leak(name, subject, partial(check, path))
 
 
-def _of_queue(name: str, subject: str, check: Callable[..., Any], queue: type[Queue]) -> Leak:
+def _of_queue(name: str, subject: str, check: Callable[..., Any], queue: Callable[[Path], Queue]) -> Leak:
     return _leak(name, subject, check, RELEASE_PATH._replace(queue=queue))
 
 
+def _with(**steps: Any) -> Callable[[Path], Queue]:
+    """Return a queue in which single steps are replaced."""
+    return partial(Queue, steps=STEPS._replace(**steps))
+
+
+_ORDERED = _with(place=number_arrivals, permute=leave_order)
+_EAGER = _with(parse=parse_with_small_batches)
+_COPYING = _with(schema=STEPS.schema.replace("UNIQUE (round_id, sealed)", "CHECK (true)"))
+_UNWRAPPED = _with(fits=take_length_without_layer, unwrap=leave_layer)
 _WITH_SMALL = RELEASE_PATH._replace(reader=read_small_batches)
 
 LEAKS: tuple[Leak, ...] = (
     _leak("unequal lengths", "sealed reports", check_lengths, RELEASE_PATH._replace(seal=seal_short_slots)),
-    _of_queue("unpermuted release", "shuffler order", check_order, UnpermutedQueue),
-    _of_queue("permutation with a known seed", "shuffler order", check_order, SeededQueue),
-    _of_queue("linker by the order of arrival", "shuffler order", check_order, OrderedQueue),
-    _of_queue("rows in the order of arrival", "shuffler tables", check_tables, OrderedQueue),
+    _of_queue("unpermuted release", "shuffler order", check_order, _with(permute=leave_order)),
+    _of_queue("permutation with a known seed", "shuffler order", check_order, _with(permute=permute_always_alike)),
+    _of_queue("linker by the order of arrival", "shuffler order", check_order, _ORDERED),
+    _of_queue("rows in the order of arrival", "shuffler tables", check_tables, _ORDERED),
     _of_queue("linker by the time of arrival", "shuffler tables", check_tables, TimedQueue),
     _leak(
         "missing outer layer",
         "forwarders",
         check_forwarders,
-        RELEASE_PATH._replace(wrap=leave_unwrapped, queue=UnwrappedQueue),
+        RELEASE_PATH._replace(wrap=leave_unwrapped, queue=_UNWRAPPED),
     ),
     _of_queue("outer layer kept in the batch", "forwarders", check_forwarders, WrappedQueue),
-    _of_queue("copies in the batch", "forwarders", check_forwarders, CopyingQueue),
-    _of_queue("batch in the order of arrival", "forwarders", check_forwarders, OrderedQueue),
+    _of_queue("copies in the batch", "forwarders", check_forwarders, _COPYING),
+    _of_queue("batch in the order of arrival", "forwarders", check_forwarders, _ORDERED),
     _leak("resent outer layer", "forwarders", check_forwarders, RELEASE_PATH._replace(wrap=wrap_always_alike())),
     _leak("unequal outer layers", "sealed reports", check_lengths, RELEASE_PATH._replace(wrap=wrap_unequally)),
     _of_queue("count before the release", "shuffler releases", check_releases, CountingQueue),
-    _of_queue("stored reports of unequal lengths", "shuffler releases", check_releases, TolerantQueue),
-    _of_queue("min_batch ignored by the shuffler", "shuffler releases", check_releases, EagerQueue),
+    _of_queue("stored reports of unequal lengths", "shuffler releases", check_releases, _with(fits=take_any_length)),
+    _of_queue("min_batch ignored by the shuffler", "shuffler releases", check_releases, _EAGER),
     _of_queue("second permutation", "shuffler releases", check_releases, RepeatingQueue),
     _of_queue("second release", "shuffler releases", check_releases, ReopenedQueue),
     _leak("min_batch ignored by the service", "batches", check_batches, _WITH_SMALL),

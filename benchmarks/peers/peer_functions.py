@@ -30,42 +30,63 @@ def private_k_means(points: Any, *, clusters: int, epsilon: float, seed: int) ->
 
 
 def k_means(points: Any, start: Any, *, steps: int, library: str) -> Any:
-    """Return the centroids after a number of steps. SuperKMeans selects its own start."""
-    if library == "faiss":
+    """Return the centroids after a number of steps, and the steps taken. SuperKMeans selects its own start."""
+    if library == "scikit-learn-intelex":
+        from sklearnex.cluster import KMeans
+
+        fit = KMeans(len(start), init=start, n_init=1, max_iter=steps, tol=0.0, algorithm="lloyd").fit(points)
+        return fit.cluster_centers_, np.asarray(fit.n_iter_)
+    if library == "faiss-cpu":
         import faiss
 
         fit = faiss.Kmeans(points.shape[1], len(start), niter=steps, nredo=1, max_points_per_centroid=len(points))
         fit.train(points, init_centroids=start)
-        return fit.centroids
+        return fit.centroids, np.asarray(steps)
     from superkmeans import SuperKMeans
 
-    return SuperKMeans(
+    centroids = SuperKMeans(
         len(start), points.shape[1], hierarchical=False, iters=steps, sampling_fraction=1.0, n_threads=1,
         early_termination=False,
     ).train(points)  # fmt: skip
+    return centroids, np.asarray(steps)
 
 
-def density_clusters(points: Any, *, at_least: int) -> Any:
+def density_clusters(points: Any, *, at_least: int, library: str) -> Any:
     """Return the labels of HDBSCAN; -1 is noise."""
-    from fast_hdbscan import HDBSCAN
+    if library == "hdbscan":
+        import hdbscan
 
-    return HDBSCAN(min_cluster_size=at_least).fit(points).labels_
+        return hdbscan.HDBSCAN(min_cluster_size=at_least, core_dist_n_jobs=1).fit(points).labels_
+    import fast_hdbscan
+
+    return fast_hdbscan.HDBSCAN(min_cluster_size=at_least).fit(points).labels_
 
 
 # ---- counting ----
 
 
-def store_reports(ids: Any, symbols: Any, *, threads: int) -> None:
-    """Store ids of two words and symbols in a table of DuckDB in memory."""
-    import duckdb
+def store_reports(ids: Any, symbols: Any, *, threads: int, library: str) -> None:
+    """Store ids of two words and symbols in a table of a database in memory."""
+    reports = {"high": ids[:, 0].copy(), "low": ids[:, 1].copy(), "symbol": symbols}
+    if library == "duckdb":
+        import duckdb
 
-    reports = {"high": ids[:, 0].copy(), "low": ids[:, 1].copy(), "symbol": symbols}  # noqa: F841 - read by its name
-    inputs["database"] = database = duckdb.connect(config={"threads": threads})
-    database.execute("create table reports as select * from reports")
+        inputs[library] = database = duckdb.connect(config={"threads": threads})
+        database.execute("create table reports as select * from reports")
+        return
+    import pyarrow
+    from chdb.session import Session
+
+    table = pyarrow.table(reports)  # noqa: F841 - read by its name
+    inputs[library] = session = Session()
+    session.query(f"set max_threads = {threads}")
+    session.query("create table reports engine = Memory as select * from Python(table)")
 
 
-def count_reports(*, distinct: bool) -> Any:
+def count_reports(*, distinct: bool, library: str) -> Any:
     """Return the number of reports of each symbol, ascending. Reports with an equal id may count once."""
     chosen = "(select any_value(symbol) as symbol from reports group by high, low)" if distinct else "reports"
     query = f"select symbol, count(*) as count from {chosen} group by symbol order by symbol"  # noqa: S608
-    return inputs["database"].execute(query).fetchnumpy()["count"]
+    if library == "duckdb":
+        return inputs[library].execute(query).fetchnumpy()["count"]
+    return inputs[library].query(query, "ArrowTable")["count"].to_numpy()

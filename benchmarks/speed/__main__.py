@@ -78,7 +78,9 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     )
     parser.add_argument("groups", nargs="+", choices=["all", *GROUPS], metavar="GROUP", help=", ".join(GROUPS))
     parser.add_argument("--out", type=Path, metavar="DIR", required=True, help="folder of results")
-    parser.add_argument("--quick", action="store_true", help="a tenth of the work or less, and two turns")
+    parser.add_argument(
+        "--quick", action="store_true", help="a tenth of the work, two turns, no rows that take minutes"
+    )
     turns = f"number of turns; default {TURNS}, with --quick {QUICK_TURNS}"
     parser.add_argument("--turns", type=int, metavar="N", help=turns)
     line = "print one line of JSON, a list of {name, ratio, bar}, instead of tables"

@@ -33,7 +33,9 @@ KINDS = {
     "discrete_laplace": "vectors of 2 features",
 }
 DATABASE_SHARE = 3.0  # bar: times the speed of a database
-SHARE = 0.5  # bar: share of the speed of reading
+SHARES = {"discrete_laplace": 0.25, "grr": 0.5, "hr": 0.5, "oue": 0.5, "ss": 0.5}  # bars: shares of the reading speed
+RATES = {"grr": 150e6, "hr": 150e6, "olh": 40e6, "ss": 70e6}  # bars: reports per second on two cores
+DATABASES = {"duckdb": "DuckDB", "chdb": "chDB"}
 WHOLE_REPORTS, WHOLE_SECONDS = 10_000_000, 5.0  # from the log to the estimate on one core
 SMALL_REPORTS = 100_000
 FINGERPRINT_BYTES = 8
@@ -43,6 +45,7 @@ REPEATED = 0.01  # share of reports that are sent twice in one row
 HASHES = "local hashing computes one hash for each of 169 symbols and each report"
 SORTS = "the sample is sorted, so that its order reveals nothing"
 NOTES = {"olh": HASHES, "discrete_laplace": SORTS}
+READING = "the same rows read from SQLite"
 
 
 def rows(setting: Setting) -> Iterator[Measurement]:
@@ -53,42 +56,43 @@ def rows(setting: Setting) -> Iterator[Measurement]:
         setting.progress(f"  fold: {kind}")
         with report_log(spec_of(kind, N_SYMBOLS), n_reports) as log:
             aggregate_round(log.database, log.closed)  # compile kernels
-            yield _against(setting, log, kind, log.read, "the same rows read from SQLite", SHARE)
+            yield from _against(setting, log, kind, log.read, READING, SHARES.get(kind), rate=RATES.get(kind))
             if kind == "ss":
-                yield _against(setting, log, kind, log.read_file, "the database's file read as it is", None)
-    setting.progress("  fold: grr, DuckDB")
-    yield _database(setting, n_reports)
+                reference = "the database's file read as it is"
+                yield from _against(setting, log, kind, log.read_file, reference, None, ", against the file")
+    for package in DATABASES:
+        setting.progress(f"  fold: grr, {DATABASES[package]}")
+        yield _database(setting, n_reports, package)
     setting.progress("  fold: with repeats")
     with report_log(spec_of("ss", N_SYMBOLS), n_reports, repeated=REPEATED) as log:
-        yield _against(
-            setting, log, "ss", log.read, "the same rows read from SQLite", None, f", {REPEATED:.0%} repeats"
-        )
+        yield from _against(setting, log, "ss", log.read, READING, None, f", {REPEATED:.0%} repeats")
     setting.progress("  fold: from end to end")
     yield _whole(setting)
     setting.progress("  fold: memory")
     yield _memory(setting)
 
 
-def _database(setting: Setting, n_reports: int) -> Measurement:
+def _database(setting: Setting, n_reports: int, package: str) -> Measurement:
     """Compare with a database that has the same ids and symbols in memory, and counts each id once."""
     with report_log(spec_of("grr", N_SYMBOLS), n_reports) as log, Peer(threads=2) as peer:
         records = np.frombuffer(b"".join(log.rows()), dtype=np.uint8).reshape(n_reports, -1)
         peer.send("ids", np.ascontiguousarray(records[:, :ID_BYTES]).view("<u8"))
         peer.send("symbols", records[:, -1])
-        peer.call("store_reports", "ids", "symbols", threads=2)
-        count_there = partial(peer.call, "count_reports", distinct=True)
+        peer.call("store_reports", "ids", "symbols", threads=2, library=package)
+        count_there = partial(peer.call, "count_reports", distinct=True, library=package)
         tally = aggregate_round(log.database, log.closed).tally
         assert isinstance(tally, Tally)  # a round of symbols
         if count_there().value.tolist() != tally.counts.sum(axis=0).tolist():
-            raise Disagreement("DuckDB counts other numbers of reports")
+            raise Disagreement(f"{DATABASES[package]} counts other numbers of reports")
         measured = alternate(
             lambda: seconds(lambda: aggregate_round(log.database, log.closed)),
             lambda: count_there().seconds,
             setting.turns,
         )
-        reference = f"DuckDB {peer.version('duckdb')}, group by symbol of distinct ids, in memory"
+        library = f"{DATABASES[package]} {peer.version(package)}"
+    reference, name = f"{library}, group by symbol of distinct ids, in memory", f"log to tally: {KINDS['grr']}"
     note = f"{n_reports:,} reports, two threads each"
-    return compare(f"log to tally: {KINDS['grr']}, each id once", reference, measured, bar=DATABASE_SHARE, note=note)
+    return compare(f"{name}, each id once", reference, measured, bar=DATABASE_SHARE, note=note)
 
 
 def _against(
@@ -99,10 +103,12 @@ def _against(
     reference: str,
     bar: float | None,
     addition: str = "",
-) -> Measurement:
+    rate: float | None = None,
+) -> Iterator[Measurement]:
+    """Compare with reading, and the same turns with a rate."""
     n_reports = log.closed.n_received
 
-    def rate(work: Callable[[], object], nanoseconds: list[float]) -> float:
+    def rate_of(work: Callable[[], object], nanoseconds: list[float]) -> float:
         def timed() -> None:
             before = time.process_time()
             work()
@@ -112,15 +118,18 @@ def _against(
 
     cpu: tuple[list[float], list[float]] = ([], [])  # nanoseconds per report: ours, reading
     measured = alternate(
-        lambda: rate(lambda: aggregate_round(log.database, log.closed), cpu[0]),
-        lambda: rate(read, cpu[1]),
+        lambda: rate_of(lambda: aggregate_round(log.database, log.closed), cpu[0]),
+        lambda: rate_of(read, cpu[1]),
         setting.turns,
     )
-    name = f"log to tally: {KINDS[kind]}{addition or ('' if bar else ', against the file')}"
+    name = f"log to tally: {KINDS[kind]}{addition}"
     note = f"{median(cpu[0]):.0f} ns of CPU time a report, {median(cpu[1]):.0f} of them reading"
     note += f"; {NOTES.get(kind, f'{n_reports:,} reports')}"
     reference += ", page cache"
-    return compare(name, reference, measured, unit="reports/s", more_is_better=True, bar=bar, note=note)
+    yield compare(name, reference, measured, unit="reports/s", more_is_better=True, bar=bar, note=note)
+    if rate is not None:
+        against, reference = (measured[0], [rate] * setting.turns), f"{rate / 1e6:.0f} M a second"
+        yield compare(f"{name}, a second", reference, against, unit="reports/s", more_is_better=True, bar=1.0)
 
 
 def _whole(setting: Setting) -> Measurement:

@@ -39,11 +39,14 @@ def rows(setting: Setting) -> Iterator[Measurement]:
     seconds = QUICK_SECONDS if setting.quick else SECONDS
     for database in DATABASES:
         setting.progress(f"single reports, {database}")
-        for connections in (CONNECTIONS, MANY_CONNECTIONS):
+        for connections in (CONNECTIONS,) if setting.quick else (CONNECTIONS, MANY_CONNECTIONS):
             yield from singles(database, setting.turns, seconds, connections)
-        yield on_slow_disk(database, setting.turns, seconds)
+        if not setting.quick:
+            yield on_slow_disk(database, setting.turns, seconds)
         setting.progress(f"batches, {database}")
         yield from batches(database, setting.turns, seconds)
+    if setting.quick:
+        return
     setting.progress("two gateways")
     yield two_gateways(setting.turns, seconds)
 

@@ -43,7 +43,7 @@ BAR = 1.2
 MOST_TURNS = 2  # a turn takes a minute
 
 ONE = "the same code in one process, one thread"
-TWO = "the same code in one process, one thread reads ahead"
+TWO = "the same code in one process, two threads"
 
 
 def rows(setting: Setting) -> Iterator[Measurement]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -70,6 +70,44 @@ def agreement_table() -> AgreementTable:
     return AgreementTable(**entries | {name: tuple(entries[name]) for name in names})
 
 
+class Undivided(NamedTuple):
+    """The excess of mass of the bumps inside counted clusters, as shares of the people.
+
+    Attributes
+    ----------
+    possible : float
+        Of those that may be clusters.
+    clear : float
+        Of those that noise rarely makes.
+    """
+
+    possible: float
+    clear: float
+
+
+def judge(agreement: Agreement, undivided: Undivided | None, *, is_limited: bool) -> Verdict:
+    """Return the verdict of a map.
+
+    Parameters
+    ----------
+    agreement : Agreement
+    undivided : Undivided or None
+        None if the number of clusters was given.
+    is_limited : bool
+        Whether the map is at best uncertain, for example because its number of clusters is open.
+    """
+    if undivided is None:
+        is_doubtful = agreement.mean < DOUBTFUL
+    else:
+        is_coarse = undivided.possible >= UNDIVIDED or undivided.clear >= CLEARLY_UNDIVIDED
+        is_doubtful = is_coarse or agreement_table().estimate(agreement).value < EXPECTED
+        is_limited = is_limited or undivided.possible >= MAY_DIVIDE
+    if is_doubtful:
+        return Verdict.DOUBTFUL
+    is_reliable = min(agreement.least, agreement.between_halves) >= RELIABLE and not is_limited
+    return Verdict.RELIABLE if is_reliable else Verdict.UNCERTAIN
+
+
 @dataclass(frozen=True)
 class MapDivision:
     """The clusters of a fitted density, and what they are worth.
@@ -100,17 +138,21 @@ class MapDivision:
 
         Few data never give a reliable map, nor does an open number of clusters, nor do bumps that may divide them.
         """
-        agreement, count = self.agreement, self.count
-        if count is None:
-            is_doubtful = agreement.mean < DOUBTFUL
-        else:
-            is_coarse = self.undivided >= UNDIVIDED or self.clearly_undivided >= CLEARLY_UNDIVIDED
-            is_doubtful = is_coarse or self.expected_agreement().value < EXPECTED
-            low_confidence = low_confidence or count.upper > OPEN * count.clusters or self.may_divide
-        if is_doubtful:
-            return Verdict.DOUBTFUL
-        is_reliable = min(agreement.least, agreement.between_halves) >= RELIABLE and not low_confidence
-        return Verdict.RELIABLE if is_reliable else Verdict.UNCERTAIN
+        if self.count is None:
+            return judge(self.agreement, None, is_limited=low_confidence)
+        bumps = Undivided(self.undivided, self.clearly_undivided)
+        return judge(self.agreement, bumps, is_limited=low_confidence or self.is_open)
+
+    @property
+    def sum_of_squares(self) -> float:
+        """Return the probability that two people are in one cluster."""
+        masses = np.bincount(self.cut.labels.ravel(), self.fit.density.ravel())
+        return float(((masses / masses.sum()) ** 2).sum())
+
+    @property
+    def is_open(self) -> bool:
+        """Return whether the number of clusters was counted and is open."""
+        return self.count is not None and self.count.upper > OPEN * self.count.clusters
 
     @cached_property
     def undivided(self) -> float:

@@ -3,8 +3,9 @@
 The noise of a cell is that of all reports. A category with the share s has therefore n_eff s² effective reports.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict, dataclass, replace
+from functools import cached_property
 from math import ceil
 from typing import Any
 
@@ -12,8 +13,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustering.density.confidence import Confidence
-from clustering.density.label_map import rank_by_mass
-from clustering.density.map_division import MapDivision, divide
+from clustering.density.label_map import describe_agreement, rank_by_mass
+from clustering.density.map_agreement import NO_AGREEMENT, Agreement
+from clustering.density.map_division import MapDivision, Undivided, agreement_table, divide, judge
 from clustering.grids.density_fit import Category, DensityFit, fit_category
 from sfumato.model.precision import ExpectedAgreement, Verdict
 from sfumato.sizing.grids import check_clusters
@@ -63,35 +65,68 @@ class CategoryDivision:
         pairs = zip(self.names, self.shares, strict=True)
         return [name for name, share in pairs if trust.n_eff * share**2 < MIN_EFFECTIVE_REPORTS]
 
-    def verdict(self, trust: Confidence) -> Verdict:
-        """Return the worst verdict of the categories with several clusters, at most uncertain if one is rare."""
-        rare = self.rare(trust)
-        found = [part.verdict(low_confidence=name in rare) for name, part in self._divided]
-        if not found:
-            return Verdict.DOUBTFUL
-        return max(found, key=list(Verdict).index).or_worse(Verdict.UNCERTAIN if rare else Verdict.RELIABLE)
+    @cached_property
+    def agreement(self) -> Agreement:
+        """Return the agreement of the whole map with those of its refits, from the agreements of the categories.
 
-    def expected_agreement(self) -> ExpectedAgreement:
-        """Return the mean over the categories with several clusters, weighted by their people."""
-        weights = [share for part, share in zip(self.parts, self.shares, strict=True) if len(part.cut.bumps) > 1]
-        if not weights:
-            return self.parts[0].expected_agreement()
-        each = [part.expected_agreement() for _, part in self._divided]
-        columns = zip(*((one.value, one.lower, one.upper) for one in each), strict=True)
-        return ExpectedAgreement(*(float(np.average(column, weights=weights)) for column in columns))
+        A category with one cluster agrees with itself. If all have one cluster, there is no agreement. The gap is the
+        mean of those of the other categories, weighted by their people.
+        """
+        if not self._divided:
+            return NO_AGREEMENT
+        squares = [part.sum_of_squares for part in self.parts]
+
+        def whole(read: Callable[[Agreement], float]) -> float:
+            indexes = [read(part.agreement) if len(part.cut.bumps) > 1 else 1.0 for part in self.parts]
+            return index_of_whole(indexes, self.shares, squares)
+
+        weights = [share for _, _, share in self._divided]
+        return Agreement(
+            whole(lambda each: each.stability),
+            whole(lambda each: each.halves),
+            whole(lambda each: each.between_halves),
+            whole(lambda each: each.scales),
+            float(np.average([part.agreement.gap for _, part, _ in self._divided], weights=weights)),
+        )
+
+    def verdict(self, trust: Confidence) -> Verdict:
+        """Return the verdict on the whole map, by the rules of a map without categories.
+
+        It is at most uncertain if a category is rare, or if the number of its clusters is open. Bumps inside clusters
+        count by their share of all people.
+        """
+        if not self._divided:
+            return Verdict.DOUBTFUL
+        is_limited = bool(self.rare(trust)) or any(part.is_open for part in self.parts)
+        return judge(self.agreement, self._undivided, is_limited=is_limited)
 
     @property
-    def _divided(self) -> list[tuple[str, MapDivision]]:
-        """Return the categories with several clusters. One cluster agrees with everything, so it is no evidence."""
-        return [(name, part) for name, part in zip(self.names, self.parts, strict=True) if len(part.cut.bumps) > 1]
+    def _undivided(self) -> Undivided | None:
+        """Return the bumps inside the clusters of all categories, or None if the number of clusters was given."""
+        if self.parts[0].count is None:
+            return None
+        each = [(part.undivided, part.clearly_undivided) for part in self.parts]
+        return Undivided(*np.average(each, axis=0, weights=self.shares).tolist())
+
+    def expected_agreement(self) -> ExpectedAgreement:
+        """Return the expected agreement of the whole map, by the calibration of this version."""
+        return agreement_table().estimate(self.agreement)
+
+    @property
+    def _divided(self) -> list[tuple[str, MapDivision, float]]:
+        """Return the categories with several clusters, and their shares. One cluster agrees with everything."""
+        each = zip(self.names, self.parts, self.shares, strict=True)
+        return [(name, part, share) for name, part, share in each if len(part.cut.bumps) > 1]
 
     def reason(self) -> str:
         """Return the sentences that the verdict follows from, for each category with several clusters."""
-        found = " ".join(f"{name}: {part.reason()}" for name, part in self._divided)
-        return found or "Each category has one cluster, and one cluster agrees with everything."
+        if not self._divided:
+            return "Each category has one cluster, and one cluster agrees with everything."
+        each = " ".join(f"{name}: {part.reason()}" for name, part, _ in self._divided)
+        return f"{describe_agreement(self.expected_agreement())} {each}"
 
     def diagnostics(self, trust: Confidence) -> dict[str, Any]:
-        """Return the published diagnostics: sums over the categories, and `categories` with those of each.
+        """Return the published diagnostics: those of the whole map, and `categories` with those of each.
 
         A category has its name, its share, its number of clusters, its verdict, and the diagnostics of
         `MapDivision.diagnostics` without levels.
@@ -102,6 +137,7 @@ class CategoryDivision:
         excess = [share * value for share, one in zip(self.shares, each, strict=True) for value in one["excess_mass"]]
         return {
             **trust.diagnostics(),
+            **asdict(self.agreement),
             "low_confidence": bool(rare),
             "reports_needed": min(ceil(trust.reports_needed / least**2), MAX_JSON_INT),
             "cluster_interval": None if None in intervals else [sum(ends) for ends in zip(*intervals, strict=True)],
@@ -131,6 +167,25 @@ class CategoryDivision:
                 "clusters may be missing or noise. Collect more reports, or leave the attribute out of the job."
             )
         return tuple(found)
+
+
+def index_of_whole(indexes: Sequence[float], shares: Sequence[float], squares: Sequence[float]) -> float:
+    """Return the adjusted Rand index of two maps of categories, from the index of each category.
+
+    No cluster has people of two categories. With s the share of a category, q the sum of the squared shares of its
+    clusters among its people, and R its index, two people are in one cluster of both maps with the probability
+        P = sum s² (R (q - q²) + q²),
+    and in one cluster of either map with Q = sum s² q. The index is (P - Q²) / (Q - Q²). The clusters of a category
+    have equal sizes in both maps here.
+
+    Parameters
+    ----------
+    indexes, shares, squares : sequence of float
+        R, s and q of each category. The sum of s is 1.
+    """
+    r, s, q = np.array(indexes), np.array(shares), np.array(squares)
+    together, either = float(s**2 @ (r * (q - q**2) + q**2)), float(s**2 @ q)
+    return (together - either**2) / (either - either**2)
 
 
 def divide_categories(whole: DensityFit) -> CategoryDivision:

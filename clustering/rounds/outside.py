@@ -80,9 +80,10 @@ def counting_outside(plan: Plan, *, opens_counting: bool, may_clip: bool = True)
         if estimates:
             return with_outside_share(model, pooled(estimates), received / used)
         if "edge_share" not in model.diagnostics:
-            share = find_edge_share(grids) or edge_share_of_centres(model)
             is_searched = searches or shows_edges(grids) or len(endless_of(features)) == len(features)
-            model = with_edge_share(model, share, is_searched=is_searched)
+            model = with_edge_share(
+                model, find_edge_share(grids) or edge_share_of_centres(model), is_searched=is_searched
+            )
         if may_clip and model.diagnostics.get("edge_share", {}) is None:
             model = replace(model, warnings=(*model.warnings, UNSEEN))
         return model

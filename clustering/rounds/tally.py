@@ -3,6 +3,7 @@
 import struct
 import zlib
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +16,7 @@ MAX_COUNTERS = 1 << 24  # slots times symbols: 128 MB of counts
 _MAGIC = b"SFT1"  # the last byte is the version
 _HEADER = struct.Struct("<4sII")  # magic, slots, symbols; followed by zlib of little-endian int64
 
-_WORD_BITS = 64
+_HALF_WORD_BITS = 32
 
 _SAMPLE_MAGIC = b"SFS1"
 _SAMPLE_HEADER = struct.Struct("<4sII")  # magic, reports, features; followed by zlib of little-endian int32
@@ -192,8 +193,11 @@ class Sample:
 
 def _is_sorted(values: NDArray[np.int32]) -> bool:
     """Return whether the rows are in lexicographic order."""
-    undecided = np.arange(len(values) - 1)
-    for column in values.T:
+    first = values[:, 0]
+    if (first[1:] < first[:-1]).any():
+        return False
+    undecided = np.flatnonzero(first[1:] == first[:-1])
+    for column in values.T[1:]:
         above, below = column[undecided], column[undecided + 1]
         if (below < above).any():
             return False
@@ -202,28 +206,31 @@ def _is_sorted(values: NDArray[np.int32]) -> bool:
 
 
 def _sort_rows(values: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return rows in lexicographic order. Pack as many features as fit into each 64-bit sort key."""
-    lows = values.min(axis=0).astype(np.int64)
-    spans = [int(span).bit_length() for span in values.max(axis=0) - lows]
-    words: list[NDArray[np.uint64]] = []
+    """Return rows in lexicographic order. Pack as many features as fit into each sort key of 32 or 64 bits."""
+    columns = np.array(values.T, order="C")
+    lows = columns.min(axis=1)
+    spans = [int(span).bit_length() for span in columns.max(axis=1) - lows.astype(np.int64)]
+    kind = np.dtype(np.uint32 if sum(spans) <= _HALF_WORD_BITS else np.uint64)
+    words: list[NDArray[Any]] = []
     n_free = 0
-    for column, low, n_bits in zip(values.T, lows, spans, strict=True):
-        number = (column - low).astype(np.uint64)
+    numbers, offsets = columns.view(np.uint32), lows.view(np.uint32)[:, None]
+    numbers -= offsets  # modulo 2^32, which keeps differences
+    for number, n_bits in zip(numbers, spans, strict=True):
         if n_bits > n_free or not words:
-            words.append(number)
-            n_free = _WORD_BITS - n_bits
+            words.append(number.astype(kind))
+            n_free = 8 * kind.itemsize - n_bits
         else:
-            words[-1] = words[-1] << np.uint64(n_bits) | number
+            words[-1] <<= kind.type(n_bits)
+            words[-1] |= number
             n_free -= n_bits
     if len(words) > 1:
         return np.asarray(values[np.lexsort(words[::-1])])
     words[0].sort()
-    ordered = np.empty_like(values)
-    for j in reversed(range(len(spans))):
-        mask = np.uint64((1 << spans[j]) - 1)
-        ordered[:, j] = (words[0] & mask).astype(np.int64) + lows[j]
-        words[0] >>= np.uint64(spans[j])
-    return ordered
+    for number, n_bits in zip(numbers[::-1], spans[::-1], strict=True):
+        np.bitwise_and(words[0], kind.type((1 << n_bits) - 1), out=number, casting="unsafe")
+        words[0] >>= kind.type(n_bits)
+    numbers += offsets
+    return np.array(columns.T, order="C")
 
 
 def keeps_vectors(spec: RoundSpec) -> bool:

@@ -32,7 +32,8 @@ SHAPE_FACTOR = 0.85  # factor on the significance of a direction with a shape fr
 MOST_KINDS = 4
 LEFT = 0.4  # a cluster with less of its share left is gone
 LEAST_MOVE = 0.03  # distance of a move, in shares of the range of a feature
-BORN_BEFORE = 0.5  # a new region is born if it had less than this part of its share before
+BORN_BEFORE = 0.25  # a new region is born if it had less than this part of its share before
+SPLIT_BEFORE = 0.7  # a new region is a part of an older one if it had this part of its share before; else it has grown
 _LEAST_EXCESS, _LEAST_RATIO = 0.02, 0.3  # limits of the bumps after the change
 _CARRIED_SCALE, _CARRIED_AMPLITUDE, _CARRIED_STEPS = 0.06, 1.0, 200  # prior of g
 _NEW = 0.2  # least part of a direction that earlier ones do not explain
@@ -102,6 +103,7 @@ def describe(
     before: Sequence[Window],
     after: Sequence[Window],
     earlier: NamedMap,
+    latest: NamedMap,
     density: NDArray[np.float64],
     clusters: int | None,
     new_id: Callable[[], str],
@@ -114,6 +116,8 @@ def describe(
         Windows before the change, and from it on.
     earlier : NamedMap
         Map before the change.
+    latest : NamedMap
+        Map of the last window. It may have an id for a cluster that the windows before the change do not show.
     density : ndarray of the map's shape
         Density before the change.
     clusters : int or None
@@ -128,7 +132,9 @@ def describe(
     labels = tree.regions(bumps[:clusters] if clusters else [bump for bump in bumps if _is_clear(bump)]).labels
     pairs = match_regions(earlier.labels, labels, (density + later) / 2)
     kept = {place: earlier.ids[label] for label, place in pairs}
-    ids = tuple(kept.get(place) or new_id() for place in range(int(labels.max()) + 1))
+    spare = {place: latest.ids[label] for label, place in match_regions(latest.labels, labels, later)}
+    named = {place: name for place, name in spare.items() if name not in earlier.ids} | kept
+    ids = tuple(named.get(place) or new_id() for place in range(int(labels.max()) + 1))
     found = NamedMap(labels, ids)
     directions = _directions(earlier, found, density, later, pairs, circles)
     kinds = _pursue(old, new, directions, (density + later) / 2)
@@ -137,7 +143,7 @@ def describe(
     parents = {
         name: None if name in born else earlier.ids[int(shared[:, place].argmax())]
         for place, name in enumerate(ids)
-        if place not in kept
+        if place not in named
     }
     return Description(kinds, found, parents)
 
@@ -204,14 +210,18 @@ def _directions(
         if np.linalg.norm(differences(moves[0][b], moves[1][a], circles)) >= LEAST_MOVE:
             difference = _within(later, new == b) - _within(density, old == a)
             candidates.append(_Direction("moved", earlier.ids[a], difference, float(shares[a])))
+    had = np.array([min(float(density[new == b].sum()), 0.95) for b in range(len(found.ids))])
+    is_part = had >= SPLIT_BEFORE * later_shares
     for b in sorted(set(range(len(found.ids))) - kept):
         part, a = _within(later, new == b), int(shared[:, b].argmax())
-        if density[new == b].sum() < BORN_BEFORE * later_shares[b]:
-            candidates.append(_Direction("born", found.ids[b], part - density, 0.0))
-        children = np.flatnonzero(shared.argmax(axis=0) == a)
-        difference = _within(later, np.isin(new, children)) - _within(density, old == a)
-        others = tuple(found.ids[child] for child in children if found.ids[child] != earlier.ids[a])
-        candidates.append(_Direction("split", earlier.ids[a], difference, float(shares[a]), others))
+        if is_part[b]:
+            children = [child for child in np.flatnonzero(shared.argmax(axis=0) == a) if is_part[child]]
+            difference = _within(later, np.isin(new, children)) - _within(density, old == a)
+            others = tuple(found.ids[child] for child in children if found.ids[child] != earlier.ids[a])
+            candidates.append(_Direction("split", earlier.ids[a], difference, float(shares[a]), others))
+            continue
+        kind: Literal["born", "share"] = "born" if had[b] < BORN_BEFORE * later_shares[b] else "share"
+        candidates.append(_Direction(kind, found.ids[b], (part - density) / (1 - had[b]), float(had[b])))
     for a in sorted(set(range(len(earlier.ids))) - matched):
         b = int(shared[a].argmax())
         parents = np.flatnonzero(shared.argmax(axis=1) == b)

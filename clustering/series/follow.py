@@ -16,7 +16,7 @@ from clustering.density.bump_fit import BumpFit
 from clustering.series.alarm import BASELINE, HORIZON, LEAST_CHANGE, evidence
 from clustering.series.channels import variances
 from clustering.series.description import STRUCTURAL, Description, Kind, describe
-from clustering.series.identities import NamedMap, continue_map
+from clustering.series.identities import NamedMap, continue_map, resolve_map
 from clustering.series.observed import Window, pool_windows
 from clustering.series.pooling import forgetting_weights
 from sfumato.specs import SeriesAlgorithm
@@ -262,5 +262,5 @@ def _describe(
     if now < alarm.window + WAIT or len(after) < LEAST_AFTER:
         return None
     fit = pool_windows(before).fit(params)
-    kept = continue_map(fit, earlier, lambda: new_id("clu"), len(earlier.ids)).map
-    return describe(before, after, kept, fit.density, params.clusters, lambda: new_id("clu"))
+    kept = resolve_map(fit, earlier, params.clusters)
+    return describe(before, after, kept, earlier, fit.density, params.clusters, lambda: new_id("clu"))

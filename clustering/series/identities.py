@@ -76,9 +76,7 @@ def continue_map(
         labels = fit.tree.regions(_founders(fit, clusters, set())).labels
         ids = tuple(new_id() for _ in range(int(labels.max()) + 1))
         return Continued(NamedMap(labels, ids), dict.fromkeys(ids))
-    owned: dict[int, Bump] = {}
-    for bump in fit.all_bumps:  # the greatest excess of mass comes first
-        owned.setdefault(int(earlier.labels[bump.peak]), bump)
+    owned = _own_bumps(fit, earlier)
     if len(owned) < len(earlier.ids):
         return Continued(earlier, {})
     peaks = {bump.peak for bump in owned.values()}
@@ -96,6 +94,26 @@ def continue_map(
         ids[place]: earlier.ids[int(shared[:, place].argmax())] for place in range(len(ids)) if place not in places
     }
     return Continued(NamedMap(labels, ids), parents)
+
+
+def resolve_map(fit: BumpFit, named: NamedMap, clusters: int | None = None) -> NamedMap:
+    """Return the map of a fit with those ids of another map that have a bump which founds a cluster in this fit.
+
+    The other ids are clusters that the data of this fit do not show.
+    """
+    founders = _founders(fit, clusters, set())
+    owned = {label: bump for label, bump in _own_bumps(fit, named).items() if bump in founders}
+    labels = fit.tree.regions(list(owned.values())).labels
+    ids = {int(labels[bump.peak]): named.ids[label] for label, bump in owned.items()}
+    return NamedMap(labels, tuple(ids[place] for place in range(len(ids))))
+
+
+def _own_bumps(fit: BumpFit, named: NamedMap) -> dict[int, Bump]:
+    """Return the bump of each label: of those with a peak in its region, that with the greatest excess of mass."""
+    owned: dict[int, Bump] = {}
+    for bump in fit.all_bumps:  # the greatest excess of mass comes first
+        owned.setdefault(int(named.labels[bump.peak]), bump)
+    return owned
 
 
 def _founders(fit: BumpFit, clusters: int | None, owned: set[tuple[int, ...]]) -> list[Bump]:

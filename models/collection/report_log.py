@@ -1,9 +1,10 @@
 """Append to, read and delete the report log. `models.tables.rounds` describes its rows."""
 
+import sqlite3
 from collections.abc import Iterator
 from typing import NamedTuple, cast
 
-from sqlalchemy import Connection, Integer, Select, Table, case, delete, func, insert, select
+from sqlalchemy import ColumnElement, Connection, Integer, Select, Table, bindparam, case, delete, func, insert, select
 from sqlalchemy.orm import Session
 
 from models.database.driver_statement import DriverStatement
@@ -14,10 +15,31 @@ ID_BYTES = 16
 SLOT_BYTES = 4
 HEADER_BYTES = ID_BYTES + SLOT_BYTES
 
-_PAGE_BYTES = 4 << 20  # bytes of the log in memory at once
+_PAGE_BYTES = 4 << 20  # bytes of the log that one statement reads from PostgreSQL, which returns them at once
+_STREAM_BYTES = 16 << 20  # bytes of the log that one statement finds in SQLite, row by row
+_BLOB_BYTES = 64 << 10  # longer rows of SQLite are read as blobs
+
+_TABLE = cast(Table, ReportBatch.__table__)
+
+
+def _select_page(packed: ColumnElement[bytes]) -> Select[int, int, bytes]:
+    """Return the statement for a page of a log. It is built once, which takes as long as reading half a megabyte.
+
+    It has columns of the table instead of attributes, because a result of attributes reads all rows at once.
+    """
+    return (
+        select(_TABLE.c.id, _TABLE.c.n_reports, packed)
+        .where(_TABLE.c.round_id == bindparam("round_id"), _TABLE.c.id > bindparam("after"))
+        .order_by(_TABLE.c.id)
+        .limit(bindparam("n_rows"))
+    )
+
+
+_PAGE = _select_page(_TABLE.c.packed)
+_PAGE_WITHOUT_BLOBS = _select_page(case((func.length(_TABLE.c.packed) <= _BLOB_BYTES, _TABLE.c.packed)))
 
 _APPEND = DriverStatement(
-    insert(cast(Table, ReportBatch.__table__)).inline(),  # without RETURNING
+    insert(_TABLE).inline(),  # without RETURNING
     "round_id",
     "n_reports",
     "packed",
@@ -38,25 +60,31 @@ def batches(session: Session, round_id: str, *, after: int = 0) -> Iterator[tupl
 def counted_batches(session: Session, round_id: str, *, after: int = 0) -> Iterator[tuple[int, int, bytes]]:
     """Yield row number, number of reports and packed reports, in order of arrival.
 
-    Pages have about `_PAGE_BYTES`; a larger row is a page of its own.
+    A statement reads about `_PAGE_BYTES` or `_STREAM_BYTES`; a larger row is read alone. A long value of a result of
+    SQLite is copied twice, once under the interpreter's lock. A blob is copied once and without the lock, so another
+    thread can count.
     """
+    connection = session.connection()
+    is_sqlite = connection.dialect.name == "sqlite"
+    statement, most = (_PAGE_WITHOUT_BLOBS, _STREAM_BYTES) if is_sqlite else (_PAGE, _PAGE_BYTES)
     n_rows = 1
     while True:
-        page = session.execute(
-            select(ReportBatch.id, ReportBatch.n_reports, ReportBatch.packed)
-            .where(ReportBatch.round_id == round_id, ReportBatch.id > after)
-            .order_by(ReportBatch.id)
-            .limit(n_rows)
-        ).all()
-        if not page:
-            return
-        n_bytes = 0
-        for number, n_reports, packed in page:
-            n_bytes += len(packed)
+        n_read = n_bytes = 0
+        page = connection.execute(statement, {"round_id": round_id, "after": after, "n_rows": n_rows})
+        for number, n_reports, found in page:
+            packed = _read_blob(connection, number) if found is None else found
+            n_read, n_bytes, after = n_read + 1, n_bytes + len(packed), number
             yield number, n_reports, packed
-        after = number
-        mean_bytes = n_bytes / len(page)
-        n_rows = max(1, min(4 * n_rows, int(_PAGE_BYTES / max(1.0, mean_bytes))))
+        if n_read == 0:
+            return
+        n_rows = max(1, min(4 * n_rows, most * n_read // max(1, n_bytes)))
+
+
+def _read_blob(connection: Connection, number: int) -> bytes:
+    """Return the packed reports of a row of SQLite."""
+    driver = cast(sqlite3.Connection, connection.connection.driver_connection)
+    with driver.blobopen(_TABLE.name, _TABLE.c.packed.name, number, readonly=True) as blob:
+        return blob.read()
 
 
 class Mark(NamedTuple):

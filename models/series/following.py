@@ -181,7 +181,8 @@ class Outcome:
 def store(session: Session, series_id: str, index: int, outcome: Outcome, *, now: int) -> bool:
     """Store the outcome of a window, with its clusters and events. Return false if it was followed before.
 
-    A new event, and its description, is sent to webhooks without kinds and numbers, like a result.
+    A new event, and its description, is sent to webhooks without kinds and numbers, like a result. A cluster that an
+    event calls born has no parents, also if it got its id before the event was described.
     """
     series = session.get_one(Series, series_id, with_for_update=True, populate_existing=True)
     window = _get_window(session, series_id, index, lock=True)
@@ -191,9 +192,13 @@ def store(session: Session, series_id: str, index: int, outcome: Outcome, *, now
     window.packed = zlib.compress(canonical_json(outcome.document).encode())
     ids = {each["cluster_id"] for each in outcome.shares}
     known = session.scalars(select(SeriesCluster).where(SeriesCluster.series_id == series_id)).all()
+    kinds = [] if outcome.described is None else outcome.described[1]
+    born = {each["cluster"] for each in kinds if each["kind"] == "born"}
     for cluster in known:
         if cluster.gone_in is None and cluster.id not in ids:
             cluster.gone_in, cluster.gone_at = index, window.opens_at
+        if cluster.id in born:
+            cluster.parents = []
     for cluster_id in sorted(ids - {each.id for each in known}):
         parent = outcome.parents.get(cluster_id)
         parents = [] if parent is None else [parent]

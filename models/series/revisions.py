@@ -1,6 +1,7 @@
 """Terms of the windows of series: the release of a shuffled window, and revisions, which change the terms of a cycle.
 
-A revision begins with the first cycle without an open window. Windows before it keep their terms. The cost of a cycle
+A revision begins with the first cycle without an open window. Windows before it keep their terms. The series itself has
+the terms of its next window. The cost of a cycle
 is granted when its first window opens, so that no grant changes.
 """
 
@@ -17,7 +18,7 @@ from models.identity import audit_trail
 from models.identity.caller import Caller
 from models.ledger import ledger
 from models.ledger.amounts import Amounts
-from models.series.windows import next_window
+from models.series.windows import begin_revision, next_window
 from models.tables.datasets import Dataset, OutOfBounds
 from models.tables.identity import Act
 from models.tables.rounds import ReleaseTerms
@@ -125,9 +126,10 @@ def revise(
     release: ReleaseTerms | None,
     now: int,
 ) -> SeriesRevision:
-    """Change terms of a locked series from its next cycle on. A revision that has not begun is replaced.
+    """Change terms of a locked series from its next cycle on. A revision without an opened window is replaced.
 
-    `changed` has terms by name; others stay. `release` is that of the new terms.
+    `changed` has terms by name; others stay as those of the next window. `release` is that of the new terms. If the
+    next window begins the cycle, the series has the new terms at once.
 
     Raises
     ------
@@ -145,6 +147,9 @@ def revise(
     first = find_later_window(session, series)
     if first is None:
         raise Conflict("the last cycle of this series has begun: create another series for later windows")
+    present = session.get_one(SeriesRevision, (series.id, series.revision))
+    if present.number and present.first_window == first:  # no window has opened with these terms
+        series.revision -= 1
     session.execute(
         delete(SeriesRevision).where(SeriesRevision.series_id == series.id, SeriesRevision.number > series.revision)
     )
@@ -169,6 +174,9 @@ def revise(
         require_release_budget(session, series, revision, n_cycles)
     session.add(revision)
     session.flush()
+    planned = next_window(session, series.id)
+    if planned is not None:
+        begin_revision(session, series, planned)
     audit_trail.record(session, caller, Act.SERIES_REVISED, series.id, dataset_id=series.dataset_id, now=now)
     return revision
 

@@ -164,6 +164,7 @@ def plan(session: Session, series: Series, index: int) -> None:
             reason=None,
         )
         session.add(window)
+        begin_revision(session, series, window)
         series.next_at = _due_at(series, window)
     session.flush()
 
@@ -171,7 +172,7 @@ def plan(session: Session, series: Series, index: int) -> None:
 def _open(session: Session, series: Series, window: Window, max_active_jobs: int, now: int) -> Job:
     """Submit the job of a window. Before the first one of a cycle, grant and reserve the cost of the cycle."""
     dataset = datasets.get_live(session, series.dataset_id)
-    _begin_revision(session, series, window)
+    begin_revision(session, series, window)  # it has begun unless an earlier version planned the window
     number = window.index // series.cycle
     caller = Caller(series.created_by, series.tenant_id, frozenset(), None, None)
     job = lifecycle.submit(
@@ -203,8 +204,11 @@ def _collection(series: Series, window: Window, now: int) -> CollectionTarget:
     return CollectionTarget(most, series.min_reports, (window.closes_at - now) // SECOND, series.release)
 
 
-def _begin_revision(session: Session, series: Series, window: Window) -> None:
-    """Take the terms of the revision that begins with a window, if there is one."""
+def begin_revision(session: Session, series: Series, window: Window) -> None:
+    """Take the terms of the revision that begins with the planned window, if there is one.
+
+    So a series always has the terms of its next window. Earlier windows, also open ones, keep those of their revision.
+    """
     pending = session.get(SeriesRevision, (series.id, series.revision + 1), populate_existing=True)
     if pending is not None and pending.first_window <= window.index:
         for name in TERMS:

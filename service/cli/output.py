@@ -251,6 +251,7 @@ def _progress_table(job: Job) -> Table:
 
 def _print_clusters(console: Console, model: "ClusterModel", limit: int = 50) -> None:
     """Print one row per cluster: the share as a bar in the colour of the plot, and the centre."""
+    from sfumato.model.geography import shown_values
     from sfumato.plotting.figures import format_share, share
 
     names = [feature.name for feature in model.features] if model.centroids is not None else []
@@ -262,7 +263,9 @@ def _print_clusters(console: Console, model: "ClusterModel", limit: int = 50) ->
     largest = max(model.sizes.tolist(), default=0.0)
     for cluster in range(min(model.n_clusters, limit)):
         hue = colour(cluster)[1]
-        centre = [] if model.centroids is None else [f"{value:.4g}" for value in model.centroids[cluster, :4]]
+        centre = []
+        if model.centroids is not None:
+            centre = [f"{value:.4g}" for value in shown_values(model.features[:4], model.centroids[cluster, :4])]
         bar = f"[{hue}]{share_bar(float(model.sizes[cluster]), largest)}[/]"
         name = [plain(model.names[cluster])] if model.names else []
         own_id = [model.ids[cluster] or ""] if model.ids else []

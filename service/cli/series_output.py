@@ -128,13 +128,17 @@ def print_events(console: Console, events: Iterable["SeriesEvent"]) -> None:
 
 def print_map(console: Console, found: "SeriesMap") -> None:
     """Print one row per cluster of a map of a series."""
+    from sfumato.model.geography import shown_values
+
     kind = f"{len(found.weights)} windows pooled" if found.pooled else "this window alone"
     console.print(f"Window {found.window}, {kind}{'; ids are provisional' if found.is_provisional else ''}")
     table = new_table("id", "name", "share", "centre", numbers=("share",))
     model = found.model
     for place, cluster_id in enumerate(found.cluster_ids):
         share = f"{100 * model.sizes[place]:.1f} ± {100 * model.size_errors[place]:.1f} %"
-        centre = "" if model.centroids is None else ", ".join(f"{value:.4g}" for value in model.centroids[place])
+        centre = ""
+        if model.centroids is not None:
+            centre = ", ".join(f"{value:.4g}" for value in shown_values(model.features, model.centroids[place]))
         table.add_row(cluster_id or "", plain(model.names[place] if model.names else ""), share, centre)
     console.print(table)
     for warning in model.warnings:

@@ -12,10 +12,19 @@ from service.console.forms import Json
 from service.console.ratings import find_doubts
 from service.http.problems import NotFound
 from sfumato.model import geography
+from sfumato.model.category_maps import category_maps
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.separation import separation
 from sfumato.plotting.drawing import PLANE_REACH, aspect, label_points
-from sfumato.plotting.shading import colour, is_adaptive, plane_cells, planes, shown_clusters, spreads_of
+from sfumato.plotting.shading import (
+    colour,
+    is_adaptive,
+    plane_cells,
+    planes,
+    scale_of,
+    shown_clusters,
+    spreads_of,
+)
 from sfumato.specs import MAX_FEATURES, Feature
 
 MAX_SIDE = 128  # cells per side sent to the browser: finer than a screen can show, and small to transfer
@@ -54,10 +63,14 @@ def layers_of(models: Sequence[ClusterModel], plane: Plane) -> list[str]:
 
 
 def shown_features(model: ClusterModel) -> dict[int, str]:
-    """Return names of features by index: all of up to 64, otherwise those in which the centres differ most."""
+    """Return names of features by index: all of up to 64, otherwise those in which the centres differ most.
+
+    The axes of a label map are always among them, before its categories: the legend of the map has the centres there.
+    """
     shown: Iterable[int] = range(len(model.features))
     if len(model.features) > MAX_FEATURES:
-        shown = sorted({axis for plane in planes(model) for axis in plane})
+        drawn = range(0 if model.label_map is None else model.n_numeric)
+        shown = sorted({*drawn, *(axis for plane in planes(model) for axis in plane)})
     return {axis: model.features[axis].name for axis in shown}
 
 
@@ -65,36 +78,40 @@ def map_of(
     model: ClusterModel,
     plane: Plane,
     *,
+    category: int = 0,
     colours: Sequence[str] | None = None,
     peak: float = 0.0,
-    whole: ClusterModel | None = None,
 ) -> Json:
     """Return the data of a map.
+
+    The maps of the categories of a result have one scale of tones. Clusters of different categories may be at one
+    place, so the result decides which ones are doubtful.
 
     Parameters
     ----------
     model : ClusterModel
+        The whole result.
     plane : (across, up)
-        Indices of the features.
+        Indices of the numeric features.
+    category : int
+        Index of the category in `category_maps`.
     colours : sequence of str, optional
         Colours of the clusters.
     peak : float
-        Minimum density of the darkest tone, so that two maps can share one scale.
-    whole : ClusterModel, optional
-        The result, if `model` is the map of one category. Clusters of different categories may be at one place, so the
-        result decides which ones are doubtful.
+        Minimum density of the darkest tone, so that two results can share one scale.
     """
-    across, up = (model.features[axis] for axis in plane)
+    shown = category_maps(model)[category].model
+    across, up = (shown.features[axis] for axis in plane)
     on_globe = geography.is_map(across, up)
     bar = geography.scale(across, up) if on_globe else None
     return {
         "across": _axis(across),
         "up": _axis(up),
-        "cells": _cells(model, plane, peak),
+        "cells": _cells(model, plane, category, peak),
         "colours": list(colours or [colour(cluster)[1] for cluster in range(model.n_clusters)]),
-        "centres": _centres(model, plane),
-        "doubtful": [bool(doubt) for doubt in find_doubts(whole or model, separation(whole or model))],
-        "ratio": aspect(model.features, plane),
+        "centres": _centres(shown, plane),
+        "doubtful": [bool(doubt) for doubt in find_doubts(model, separation(model))],
+        "ratio": aspect(shown.features, plane),
         "coasts": [line.round(1).ravel().tolist() for line in geography.coastline(across, up)] if on_globe else [],
         "meridians": geography.graticule(across.lower, across.upper, 6) if on_globe else [],
         "parallels": geography.graticule(up.lower, up.upper, 6) if on_globe else [],
@@ -105,12 +122,7 @@ def map_of(
 def peak_of(model: ClusterModel, plane: Plane) -> float:
     """Return the logarithm of the largest density, relative to the mean density. The darkest tone shows this value."""
     cells = _merge_cells(model, plane)
-    return 0.0 if cells is None or cells[1] is None else _peak(cells[1])
-
-
-def _peak(density: NDArray[np.float64]) -> float:
-    mean = float(density.mean())
-    return math.log1p(float(density.max()) / mean) if mean > 0 else 0.0
+    return 0.0 if cells is None or cells[1] is None else scale_of([cells[1]]).peak
 
 
 def finite_or_none(value: float) -> float | None:
@@ -126,14 +138,16 @@ def _axis(feature: Feature) -> Json:
         "upper": feature.upper,
         "periodic": feature.periodic,
         "sines": feature.coordinate == "latitude",
+        "turns": feature.coordinate == "longitude",
     }
 
 
-def _cells(model: ClusterModel, plane: Plane, peak: float) -> Json | None:
-    cells = _merge_cells(model, plane)
-    if cells is None:
+def _cells(model: ClusterModel, plane: Plane, category: int, peak: float) -> Json | None:
+    found = [cells for each in category_maps(model) if (cells := _merge_cells(each.model, plane)) is not None]
+    if not found:
         return None
-    labels, density, reach = cells
+    labels, density, reach = found[category]
+    scale = scale_of([cells[1] for cells in found if cells[1] is not None] or [np.zeros(1)])
     columns, rows = labels.shape
     return {
         "columns": columns,
@@ -141,8 +155,8 @@ def _cells(model: ClusterModel, plane: Plane, peak: float) -> Json | None:
         "reach": reach,  # share of the map in each direction: blocks of cells can extend beyond its edge
         "labels": _encode_array(labels.T.astype("<u2")),  # row by row, starting at the bottom
         "density": None if density is None else _encode_array(density.T.astype("<f4")),
-        "mean": 0.0 if density is None else float(density.mean()),
-        "peak": 0.0 if density is None else max(peak, _peak(density)),
+        "mean": scale.mean,
+        "peak": 0.0 if density is None else max(peak, scale.peak),
         "adaptive": density is not None and is_adaptive(density),
     }
 

@@ -7,6 +7,7 @@ import numpy as np
 
 from service.console.forms import Json
 from sfumato.model.cluster_model import ClusterModel
+from sfumato.model.geography import shown_values
 from sfumato.model.separation import Separation
 from sfumato.records.encodings import differences, scale_many, unscale_many
 from sfumato.specs import circles_of
@@ -54,13 +55,15 @@ def find_distinctions(model: ClusterModel) -> list[Json | None]:
         error = None if model.centroid_errors is None else float(model.centroid_errors[index, axis])
         # without an error, a thousandth of the range is the finest difference that the table shows
         error = error if error is not None and 0 < error < np.inf else (feature.upper - feature.lower) / 1000
+        value, others = float(model.centroids[index, axis]), float(unscale_many([feature], [[mean[axis]]])[0, 0])
+        value, others = shown_values([feature, feature], [value, others])
         found.append(
             {
                 "name": feature.name,
                 "unit": feature.unit,
-                "value": float(model.centroids[index, axis]),
+                "value": value,
                 "error": error,
-                "others": float(unscale_many([feature], [[mean[axis]]])[0, 0]),
+                "others": others,
             }
         )
     return found

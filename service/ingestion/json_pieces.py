@@ -25,6 +25,7 @@ _END = re.compile(rb"[ \t\r\n]*\]")
 _STEP = np.zeros(256, dtype=np.int8)
 _STEP[list(b"[{")], _STEP[list(b"]}")] = 1, -1
 _QUOTE, _COMMA, _COLON = b'",:'
+_NESTING = b"[", b"]", b"{", b"}", b"\\"
 
 NOT_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
@@ -88,7 +89,8 @@ class JsonPieces:
     def _text(self, n_bytes: int) -> bytes:
         """Return the first bytes of the rest, completed at their start."""
         if self._is_first:
-            self._rest = self._rest.removeprefix(BOM_UTF8)
+            if self._rest.startswith(BOM_UTF8):
+                del self._rest[: len(BOM_UTF8)]
         elif self._prefix and _END.match(self._rest):
             raise BadRequest("the body is not valid JSON: a list ends with a comma")
         return self._prefix + bytes(self._rest[:n_bytes])
@@ -107,6 +109,8 @@ class JsonPieces:
     def _scan(self, text: bytes, *, is_last: bool = False) -> int | None:
         """Count the members in a piece, and return the position of the comma after its last whole element."""
         self._n_prefix = len(self._prefix)
+        if not is_last and (comma := self._find_plain_comma(text)) is not None:
+            return comma
         plain = _ESCAPE.sub(b"__", text) if b"\\" in text else text
         codes = np.frombuffer(plain, dtype=np.uint8)
         is_outside = np.cumsum(codes == _QUOTE, dtype=np.uint8) & 1 == 0  # modulo 256, which keeps the parity
@@ -120,9 +124,20 @@ class JsonPieces:
         if end is None and not is_last:
             return None
         self._n_members += len(keys) - bool(self._prefix)
-        if len(keys) and end is not None and (key := _KEY.search(text[: keys[-1]])):
-            self._prefix = b"{%b:[" % key[1]
+        if len(keys) and end is not None and (key := _find_key(text[: keys[-1]])):
+            self._prefix = b"{%b:[" % key
         return end
+
+    def _find_plain_comma(self, text: bytes) -> int | None:
+        """Return the position of the last comma of a piece in the middle of a list of numbers or plain texts.
+
+        Without brackets, braces and escapes, a piece has no member, and a comma ends an element if the number of
+        quotation marks before it is even. Return None for any other piece.
+        """
+        if not self._prefix or any(text.find(octet, self._n_prefix) >= 0 for octet in _NESTING):
+            return None
+        comma = text.rfind(b",", self._n_prefix)
+        return comma if comma > 0 and text.count(b'"', self._n_prefix, comma) % 2 == 0 else None
 
     def _decode_piece(self, text: bytes) -> None:
         self._decoded = text
@@ -136,3 +151,11 @@ class JsonPieces:
         if self._n_members > len(self._seen):
             raise BadRequest("the body has a member twice: send each member once")
         self._take(self, read)
+
+
+def _find_key(text: bytes) -> bytes | None:
+    """Return the key at the end of a text, with its quotation marks."""
+    start = text.rstrip()[:-1].rfind(b'"')
+    is_plain = start >= 0 and text[start - 1 : start] != b"\\"  # otherwise it may be a quotation mark of the key
+    key = _KEY.match(text, start) if is_plain else _KEY.search(text)
+    return key[1] if key else None

@@ -11,7 +11,7 @@ from array import array
 from codecs import BOM_UTF8
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any, NamedTuple, NoReturn
 
 import msgspec
 import numpy as np
@@ -24,7 +24,6 @@ from service.http.problems import PayloadTooLarge, ReportMalformed, ValidationFa
 from service.ingestion.json_pieces import NOT_JSON, JsonPieces
 from sfumato.specs import Mechanism
 
-_HEX = re.compile("(?:[0-9a-f]{32})*")
 _ID_CHARACTERS = 2 * ID_BYTES
 _pack_slot = struct.Struct("<I").pack
 _SLOT_SPAN = 1 << 8 * SLOT_BYTES
@@ -121,15 +120,21 @@ def parse_json(
     return reader.finish_reports()
 
 
+def _read_hex(text: str) -> bytes | None:
+    """Return the octets of lower-case hexadecimal digits, or None."""
+    try:
+        octets = bytes.fromhex(text)
+    except ValueError:
+        return None
+    return octets if octets.hex() == text else None  # fromhex() accepts capitals and spaces
+
+
 _EXPECTED = "expected an object with report_id, slot and value, or with the lists report_ids, slots and values"
 
 
 def _pack_one(report_format: ReportFormat, read: _Report) -> PackedReports:
-    try:
-        report_id = bytes.fromhex(read.report_id)
-    except ValueError:
-        report_id = b""
-    if len(report_id) != ID_BYTES or report_id.hex() != read.report_id:  # fromhex() accepts capitals and spaces
+    report_id = _read_hex(read.report_id)
+    if report_id is None or len(report_id) != ID_BYTES:
         raise ReportMalformed(BAD_ID, index=0)
     if read.slot >= report_format.n_slots:
         raise ReportMalformed(BAD_SLOT, index=0)
@@ -161,13 +166,14 @@ class ColumnsReader(JsonPieces):
         self._check_room(len(self._ids) // ID_BYTES + len(ids), len(self._slots) + len(slots))
         self._check_room(len(self._values) // max(1, width) + len(values))
         joined = "".join(ids)
-        if ids and (not _HEX.fullmatch(joined) or set(map(len, ids)) != {_ID_CHARACTERS}):
+        octets = _read_hex(joined)
+        if octets is None or not set(map(len, ids)) <= {_ID_CHARACTERS}:
             first = len(self._ids) // ID_BYTES
-            _reject_first(ids, lambda one: len(one) == _ID_CHARACTERS and bool(_HEX.fullmatch(one)), BAD_ID, first)
+            _reject_first(ids, lambda one: len(one) == _ID_CHARACTERS and _read_hex(one) is not None, BAD_ID, first)
         if values and set(map(len, values)) != {width}:
             _reject_first(values, lambda one: len(one) == width, BAD_VALUE, len(self._values) // max(1, width))
         self._reserve(len(joined) // 2 + SLOT_BYTES * len(slots) + width * len(values))
-        self._ids += bytes.fromhex(joined)
+        self._ids += octets
         self._slots.extend(slots)
         self._values += b"".join(values)
 
@@ -206,7 +212,7 @@ class ColumnsReader(JsonPieces):
         return ReportMalformed(reasons[name], index=int(index) + before[name] if index else 0)
 
 
-def _reject_first(column: Sequence[Any], is_valid: Callable[[Any], bool], reason: str, first: int) -> None:
+def _reject_first(column: Sequence[Any], is_valid: Callable[[Any], bool], reason: str, first: int) -> NoReturn:
     raise ReportMalformed(reason, index=first + next(index for index, one in enumerate(column) if not is_valid(one)))
 
 

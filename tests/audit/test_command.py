@@ -1,6 +1,7 @@
 """Tests of `sfumato audit`: its output and its exit status."""
 
 import json
+from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -95,6 +96,17 @@ class TestPlantedLeaks:
         assert [line.split("  ")[0] for line in lines[1:3]] == ["loaded", "twice thrown"]
         assert all(line.endswith("detected: it spends 1.5") for line in lines[1:3])
         assert lines[-1].startswith("2 of 2 planted leaks were detected (")
+
+    def test_a_leak_ends_its_check_at_the_first_fault(self, run_audit) -> None:
+        for option, is_whole in (([], True), (["--planted"], False)):
+            ended: list[bool] = []
+
+            def find(ended: list[bool] = ended) -> Iterator[Finding]:
+                yield from (SOUND, BROKEN)
+                ended.append(True)
+
+            assert run_audit(*option, checks=[find()], leaks=[("loaded", find())]) == int(is_whole)
+            assert bool(ended) is is_whole
 
     def test_a_missed_leak_is_printed(self, run_audit, capsys: pytest.CaptureFixture[str]) -> None:
         assert run_audit("--planted", leaks=[("loaded", [SOUND]), ("twice thrown", [BROKEN])]) == 1

@@ -27,6 +27,6 @@ def reduce_trials(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("seed", [101, 102, 103])
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.subject)
 def test_sound_code_passes(check, seed: int) -> None:
-    findings = check.run(Setting(Effort.QUICK, seed))
+    findings = list(check.run(Setting(Effort.QUICK, seed)))
     assert findings
     assert [(finding.claim, finding.why) for finding in findings if not finding.holds] == []

@@ -405,6 +405,8 @@ class TestCreation:
         page.get_by_role("link", name="New dataset").click()
         check_accessible(page, axe)
         page.get_by_label("Name", exact=True).fill("by hand")
+        expect(page.get_by_role("table", name="Features")).to_be_visible()
+        expect(page.locator("textarea[data-rows]")).to_have_attribute("aria-labelledby", "f-features-caption")
         fill_features(page, ["x", "1", "0"])
         page.get_by_label("ε", exact=True).fill("2")
         page.get_by_role("button", name="Create dataset").click()

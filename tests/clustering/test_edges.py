@@ -124,7 +124,9 @@ class TestResult:
     def test_of_people_who_were_counted_outside_states_no_corner(self) -> None:
         outside = people()
         outside[: N // 5] = -9
-        model = simulate(PhaseSketch(2.0, clusters=3), outside, seed=2, features=FEATURES, out_of_bounds="count")
+        model = simulate(
+            PhaseSketch(2.0, clusters=3, slots=128), outside, seed=2, features=FEATURES, out_of_bounds="count"
+        )
         assert "edge_share" not in model.diagnostics
         assert abs(model.outside_share - 0.2) < 4 * model.outside_share_error
 
@@ -186,8 +188,9 @@ class TestMethodThatDoesNotShowTheBounds:
 
     def test_does_not_warn_if_no_value_is_beyond_the_bounds(self) -> None:
         hours = (Feature("hour", 0, 24, periodic=True),)
-        params = PhaseSketch(2.0, 2, refine="none")
-        model = simulate(params, people()[:3000, :1], seed=1, features=hours, out_of_bounds="clip")
+        model = simulate(
+            PhaseSketch(2.0, 2, refine="none"), people()[:3000, :1], seed=1, features=hours, out_of_bounds="clip"
+        )
         assert "edge_share" not in model.diagnostics
 
     def test_over_records_states_null_because_uploads_count_them(self) -> None:

@@ -7,6 +7,7 @@ import pkgutil
 import re
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from types import ModuleType
 from typing import Any
 
@@ -15,7 +16,7 @@ import pytest
 from tests.contract.generated import Objects, Operation, operations
 from tests.sdks.conftest import serving
 from tests.sdks.generated_calls import DOCUMENT, Sent, calls
-from tests.sdks.packages import ROOT, generator, run
+from tests.sdks.packages import ROOT, generator, made_once, run
 from tests.service.api import Api
 
 pytestmark = pytest.mark.slow
@@ -23,14 +24,18 @@ pytestmark = pytest.mark.slow
 PACKAGE = "sfumato_api"  # the name in openapi/generators/python.yaml
 
 
-@pytest.fixture(scope="module")
-def package(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ModuleType]:
-    """Generate the client in a new environment and import it."""
-    home = tmp_path_factory.mktemp("generator")  # one for each test process
+def generate(home: Path) -> Path:
+    """Generate the client in a new environment."""
     command = ("tools/sdks.py", "--only", "python", "--into", home)
     printed = run(generator(home), *command, cwd=ROOT)  # fails on a warning of the generator
     assert printed.endswith("no problems\n")
-    directory = str(home / "python")
+    return home / "python"
+
+
+@pytest.fixture(scope="module")
+def package(shared: Path) -> Iterator[ModuleType]:
+    """Import the client that one process of the test run generates."""
+    directory = str(made_once(shared, "python-client", generate))
     sys.path.insert(0, directory)
     yield importlib.import_module(PACKAGE)
     sys.path.remove(directory)

@@ -14,12 +14,12 @@ from pydantic import SecretStr
 from sqlalchemy.engine import make_url
 
 from devservers.inprocess import InProcess
-from models import encryption
 from models.database.engine import Database
 from models.database.schema import migrate
 from runtime.settings import Settings
 from service.app import create_app
 from tests.service.api import Api, stranger
+from tests.workers.archive import RECORDS_KEY
 
 
 @pytest.fixture(scope="session")
@@ -65,7 +65,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> Settings:
     """Return the default settings, with lower limits that tests can reach."""
     return Settings(
         home=tmp_path_factory.mktemp("home"),
-        records_key=SecretStr(encryption.encode_key(encryption.new_secret())),
+        records_key=SecretStr(RECORDS_KEY),  # workers in the tests open the records with it
         max_body_bytes=4 << 20,
         max_batch_reports=50_000,
         max_page=20,

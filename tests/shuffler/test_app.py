@@ -23,7 +23,7 @@ from sfumato.transport.http import Http, PoolSettings
 from shuffler import app as app_module
 from shuffler import releases
 from shuffler.app import create_app
-from shuffler.queue import Queue, Sender, _Group
+from shuffler.queue import Group, Queue, Sender
 from shuffler.rounds import Round, parse_round
 from tests.batches import parse_batch
 from tests.service.processes import until
@@ -274,7 +274,7 @@ class TestSealedReports:
     ) -> None:
         sealed = parties.wrapped(1)
         with monkeypatch.context() as patched:
-            patched.setattr(_Group, "store", lambda *_: 1 / 0)
+            patched.setattr(Group, "store", lambda *_: 1 / 0)
             assert parties.post("ann", sealed).json()["code"] == "overloaded"
         assert parties.post("ann", sealed).status_code == 202
 

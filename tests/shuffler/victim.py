@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from shuffler.__main__ import run
-from shuffler.queue import Queue, _Group
+from shuffler.queue import Group, Queue
 from shuffler.releases import Releaser
 
 
@@ -31,7 +31,7 @@ def plant(step: str) -> None:
     """Replace a function by one that ends the process."""
     match step:
         case "before a commit of reports":
-            _Group.count = die_after(_Group.count)  # type: ignore[method-assign]
+            Group.count = die_after(Group.count)  # type: ignore[method-assign]
         case "after a commit of reports":
             Queue.store = die_after(Queue.store)  # type: ignore[method-assign]
         case "inside the release":

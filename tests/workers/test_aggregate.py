@@ -1,11 +1,14 @@
 """Tests of the aggregation against a plain Python implementation."""
 
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
+from clustering.rounds.counting import check_packed
 from clustering.rounds.tally import Tally
 from models.tables.rounds import RoundState
 from sfumato.mechanisms import design
@@ -133,6 +136,79 @@ class TestAgainstThePlainTwin:
         assert aggregate(spec, log_of([]), n_expected=0) == Aggregation(Tally.empty(spec), 0, 0)
 
 
+class TestTwoThreads:
+    @pytest.fixture(autouse=True)
+    def short_chunks(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("workers.aggregation.aggregate.JOINED_BYTES", 1)
+
+    @pytest.mark.parametrize("kind", ["ss", "grr", "olh"])
+    def test_count_chunks_in_turn_and_add_them_up(self, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        spec = spec_of(kind)
+        rows = [
+            *(packed_reports(spec, 50, seed) for seed in range(40)),
+            b"cut",
+            b"\xff" * (20 + spec.mechanism.value_bytes),
+        ]
+        expected = naive_aggregation(spec, rows)
+        assert (expected.tally.n_reports, expected.n_malformed) == (2000, 2)
+        met, arrived = threading.Barrier(2, timeout=60), threading.local()
+
+        def check(spec: RoundSpec, records: NDArray[np.uint8]) -> NDArray[np.uint8]:
+            if not hasattr(arrived, "once"):  # the first chunk of each thread waits for that of the other one
+                arrived.once = True
+                met.wait()
+            return check_packed(spec, records)
+
+        monkeypatch.setattr("workers.aggregation.aggregate.check_packed", check)
+        assert aggregate(spec, log_of(rows), n_expected=2000, n_threads=2) == expected
+
+    def test_count_in_turn_only_into_small_tallies(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr("workers.aggregation.aggregate.MAX_OWN_COUNTERS", 900)
+        for kind, names in (("grr", {"count-log"}), ("hr", set())):
+            encoding = GridEncoding((30, 30))
+            spec = RoundSpec(FEATURES, encoding, design(kind, encoding.n_symbols, 2_000_000_000))
+            seen: set[str] = set()
+
+            def log(spec: RoundSpec = spec, seen: set[str] = seen) -> Iterator[bytes]:
+                for seed in range(20):
+                    seen.update(each.name.split("_")[0] for each in threading.enumerate())
+                    time.sleep(0.001)
+                    yield packed_reports(spec, 10, seed)
+
+            aggregate(spec, log, n_expected=200, n_threads=2)
+            assert seen & {"count-log"} == names
+
+    def test_end_when_the_log_cannot_be_read(self) -> None:
+        spec = spec_of("grr")
+
+        def log() -> Iterator[bytes]:
+            yield packed_reports(spec, 50, 1)
+            raise ConnectionError("the database went away")
+
+        with pytest.raises(ConnectionError, match="went away"):
+            aggregate(spec, log, n_expected=100, n_threads=2)
+        assert [each for each in threading.enumerate() if each.name.startswith("count-log")] == []
+
+    def test_end_when_one_of_them_fails(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        spec, n_read = spec_of("grr"), 0
+        packed = packed_reports(spec, 50, 1)
+
+        def log() -> Iterator[bytes]:
+            nonlocal n_read
+            while True:  # an endless log, so a thread that does not stop would hang
+                n_read += 1
+                yield packed
+
+        def fail(*_: object) -> None:
+            if threading.current_thread() is not threading.main_thread():
+                raise MemoryError("no memory for the tally")
+
+        monkeypatch.setattr("clustering.rounds.counting.count_numbers", fail)
+        with pytest.raises(MemoryError, match="no memory"):
+            aggregate(spec, log, n_expected=100, n_threads=2)
+        assert n_read > 0
+
+
 class TestTheFirstCounts:
     def test_of_reports_with_one_id_the_first_in_the_log_counts(self) -> None:
         mechanism = GrrMechanism.design(900, 1_000_000_000)
@@ -184,7 +260,8 @@ class TestStoredLog:
     def test_rows_larger_than_a_page_and_tiny_ones_are_all_read(
         self, collection: Collection, monkeypatch: pytest.MonkeyPatch
     ) -> None:
-        monkeypatch.setattr("models.collection.report_log._PAGE_BYTES", 2000)
+        for name in ("_PAGE_BYTES", "_STREAM_BYTES"):
+            monkeypatch.setattr(f"models.collection.report_log.{name}", 2000)
         spec = RoundSpec((Feature("x", 0.0, 10.0),), GridEncoding((12,)), design("ss", 12, 500_000_000))
         collection.open_alone(spec, target_reports=1200)
         asked = collection.get_open_round()

@@ -1,12 +1,14 @@
 """Aggregation of a closed round: its report log becomes its tally, and each report id counts once.
 
-A first pass over the log counts all reports and gathers a fingerprint of each id. A second pass is needed only if some
-fingerprint occurs twice. A thread reads the log ahead while another one counts.
+A first pass over the log counts all reports and gathers a fingerprint of each id. Its threads take chunks of the log in
+turn, and each counts its chunks. A second pass is needed only if some fingerprint occurs twice. It follows the order of
+the log: a thread reads ahead while another one counts.
 """
 
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, nullcontext
 from dataclasses import dataclass, field, replace
 from math import ceil
@@ -18,7 +20,7 @@ import structlog
 from numpy.typing import NDArray
 
 from clustering.rounds.counting import RoundAggregator, check_packed
-from clustering.rounds.tally import Sample, Tally
+from clustering.rounds.tally import Sample, Tally, keeps_vectors
 from models.collection import releases, report_log
 from models.database.engine import Database
 from models.tables.rounds import Round
@@ -38,6 +40,7 @@ from workers.aggregation.open_batch import open_batch
 MAX_IDS_IN_MEMORY = 1 << 24  # fingerprints in memory at once: 134 MB; more go to a scratch file
 JOINED_BYTES = 1 << 20  # smaller rows of the log are joined up to this size
 MAX_CHUNKS_AHEAD = 2  # chunks that are read before they are counted
+MAX_OWN_COUNTERS = 1 << 18  # each thread counts into a tally of its own up to this size: 2 MB, a share of the cache
 
 _STEP = 1 << 15  # reports per step: a few hundred kilobytes, which stay in the processor's cache
 _CHECK_SECONDS = 0.1  # between checks of a waiting reader whether the consumer has stopped
@@ -88,9 +91,13 @@ class LogCounts(NamedTuple):
     n_broken: int = 0  # in the whole log: reports in truncated rows; their ids are unknown
     n_bytes: int = 0  # size of the whole log
 
+    def plus(self, other: "LogCounts") -> "LogCounts":
+        """Return the sums of the numbers of two parts of a log."""
+        return LogCounts(*(ours + theirs for ours, theirs in zip(self, other, strict=True)))
+
 
 def count_threads() -> int:
-    """Return the number of threads of an aggregation: two (one reads, one counts) unless there is only one core."""
+    """Return the number of threads of an aggregation: two unless there is only one core."""
     return min(2, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
 
 
@@ -145,7 +152,7 @@ def aggregate(
     max_ids_in_memory : int
         Number of fingerprints in memory at once.
     n_threads : int, optional
-        1 or 2. With 2 threads, one reads ahead, and both search for repeats. By default `count_threads()`.
+        1 or 2. Two threads read and count in turn, and both search for repeats. By default `count_threads()`.
     """
     part = Part(0, 1, new_keys())
     counting, counts = aggregate_part(
@@ -187,11 +194,10 @@ def aggregate_part(
     reader = _LogReader(spec, read_log, n_threads)
     buckets = bucket_range(part.number, part.n_parts, part.keys, n_expected=n_expected)
     n_ids = ceil(n_expected / part.n_parts)
-    counting = RoundAggregator(spec)
     try:
         fingerprints = Fingerprints(buckets, n_expected=n_ids, max_in_memory=max_ids_in_memory, n_threads=n_threads)
         with closing(fingerprints) as ids:
-            counts = reader.count_reports(buckets, ids.add_packed, counting)
+            counting, counts = reader.count_all(buckets, ids)
             return _count_without_repeats(reader, ids, max_ids_in_memory, counting, counts)
     except ScratchFileUnavailable as unavailable:
         log.warning("aggregated_without_scratch_file", cause=str(unavailable))
@@ -241,29 +247,82 @@ class _LogReader:
     read_log: ReadLog
     n_threads: int
 
+    def count_all(self, buckets: BucketRange, ids: Fingerprints) -> tuple[RoundAggregator, LogCounts]:
+        """Count all well-formed reports in `buckets`, and gather their fingerprints.
+
+        Each thread takes the next chunk of the log and counts it. Sums do not depend on the order of the reports. The
+        sample of a round of vectors may, if it is full, so one thread counts vectors.
+        """
+        counting = RoundAggregator(self.spec)
+        if not self._counts_in_threads:
+            return counting, self.count_reports(buckets, ids.add_packed, counting)
+        chunks, reading, adding, is_over = self._chunks(), threading.Lock(), threading.Lock(), threading.Event()
+
+        def take_chunk() -> bytes | None:
+            with reading:
+                return None if is_over.is_set() else next(chunks, None)
+
+        def add_ids(records: NDArray[np.uint8], statuses: NDArray[np.uint8]) -> None:
+            with adding:
+                ids.add_packed(records, statuses)
+
+        def count_chunks(counting: RoundAggregator) -> LogCounts:
+            counts = LogCounts(0, 0)
+            try:
+                while (packed := take_chunk()) is not None:
+                    counts = counts.plus(self._count_chunk(packed, buckets, add_ids, counting))
+            finally:
+                is_over.set()  # ends the other threads if this one failed
+            return counts
+
+        with ThreadPoolExecutor(self.n_threads - 1, "count-log") as pool:
+            others = [RoundAggregator(self.spec) for _ in range(self.n_threads - 1)]
+            waiting = [pool.submit(count_chunks, other) for other in others]
+            counts = count_chunks(counting)
+            for other, its_counts in zip(others, waiting, strict=True):
+                counts = counts.plus(its_counts.result())
+                counting.merge(other)
+        return counting, counts
+
     def count_reports(
         self, buckets: BucketRange, mark_repeats: MarkRepeats, counting: RoundAggregator | None
     ) -> LogCounts:
-        """Read the whole log, and count the well-formed reports in `buckets` that `mark_repeats` does not mark."""
-        width = report_log.HEADER_BYTES + self.spec.mechanism.value_bytes
-        n_repeated = n_malformed = n_broken = n_bytes = 0
-        chunks = _join_rows(self.read_log(), width)
+        """Count the well-formed reports in `buckets` that `mark_repeats` does not mark, in the order of the log."""
+        counts, chunks = LogCounts(0, 0), self._chunks()
         with read_ahead(chunks) if self.n_threads > 1 else nullcontext(chunks) as ready:
             for packed in ready:
-                n_bytes += len(packed)
-                if len(packed) % width:  # truncated somewhere, so the boundaries of its reports are unknown
-                    n_broken += ceil(len(packed) / width)
-                    continue
-                records = np.frombuffer(packed, dtype=np.uint8).reshape(-1, width)
-                for start in range(0, len(records), _STEP):
-                    picked = buckets.pick(records[start : start + _STEP])
-                    statuses = check_packed(self.spec, picked)
-                    n_malformed += int(np.count_nonzero(statuses))
-                    mark_repeats(picked, statuses)
-                    n_repeated += int(np.count_nonzero(statuses == REPEATED))
-                    if counting is not None:
-                        counting.add_packed(picked, statuses)
-        return LogCounts(n_repeated, n_malformed, n_broken, n_bytes)
+                counts = counts.plus(self._count_chunk(packed, buckets, mark_repeats, counting))
+        return counts
+
+    @property
+    def _counts_in_threads(self) -> bool:
+        if self.n_threads == 1 or keeps_vectors(self.spec):
+            return False
+        return self.spec.encoding.n_slots * self.spec.mechanism.tally_width <= MAX_OWN_COUNTERS
+
+    @property
+    def _width(self) -> int:
+        return report_log.HEADER_BYTES + self.spec.mechanism.value_bytes
+
+    def _chunks(self) -> Iterator[bytes]:
+        return _join_rows(self.read_log(), self._width)
+
+    def _count_chunk(
+        self, packed: bytes, buckets: BucketRange, mark_repeats: MarkRepeats, counting: RoundAggregator | None
+    ) -> LogCounts:
+        width, n_repeated, n_malformed = self._width, 0, 0
+        if len(packed) % width:  # truncated somewhere, so the boundaries of its reports are unknown
+            return LogCounts(0, 0, ceil(len(packed) / width), len(packed))
+        records = np.frombuffer(packed, dtype=np.uint8).reshape(-1, width)
+        for start in range(0, len(records), _STEP):
+            picked = buckets.pick(records[start : start + _STEP])
+            statuses = check_packed(self.spec, picked)
+            n_malformed += int(np.count_nonzero(statuses))
+            mark_repeats(picked, statuses)
+            n_repeated += int(np.count_nonzero(statuses == REPEATED))
+            if counting is not None:
+                counting.add_packed(picked, statuses)
+        return LogCounts(n_repeated, n_malformed, 0, len(packed))
 
 
 def _join_rows(rows: Iterable[bytes], width: int) -> Iterator[bytes]:

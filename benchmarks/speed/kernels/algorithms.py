@@ -28,6 +28,7 @@ from sfumato.specs.central import DpKmeans
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
+GIVEN_SECONDS, COUNTED_SECONDS = 0.1, 0.3  # bars of 100,000 reports to a map, with K given and counted
 MIN_ARI = 0.5  # against the true clusters; a worse result is not timed
 SERVER = "the server's part, from the reports in the log to the model; devices excluded"
 WHOLE = "everything, with encoding and perturbation on devices"
@@ -55,10 +56,11 @@ def _grids(setting: Setting, peer: Peer) -> Iterator[Measurement]:
     peer.send("points", points)
     radius, neighbours = 0.012, max(5, n // 5_000)
     dbscan = DBSCAN(eps=radius, min_samples=neighbours, n_jobs=1)
-    hdbscan = partial(peer.call, "density_clusters", "points", at_least=n // 100)
-    _check("HDBSCAN", hdbscan().value, truth)
+    peer.send("few", points[:2_000])
+    hdbscan = partial(peer.call, "density_clusters", at_least=n // 100)
+    slow = {f"{each} {peer.version(each)}": partial(hdbscan, library=each) for each in ("fast-hdbscan", "hdbscan")}
     _check("DBSCAN", dbscan.fit(points).labels_, truth)
-    slow, fast = f"fast-hdbscan {peer.version('fast-hdbscan')}", f"scikit-learn {sklearn.__version__} DBSCAN"
+    fast = f"scikit-learn {sklearn.__version__} DBSCAN"
     for tag, params in (
         ("UGC (uniform_grid)", UniformGrid(epsilon=4.0, clusters=shape.n_clusters)),
         ("shifted_grid", ShiftedGrid(epsilon=4.0, clusters=shape.n_clusters)),
@@ -66,14 +68,28 @@ def _grids(setting: Setting, peer: Peer) -> Iterator[Measurement]:
         sent = reports_of(params, points)
         _check(tag, server(params, sent).assign(points), truth)
         part, whole = partial(server, params, sent), partial(simulate, params, points, seed=1)
-        for name, theirs, ours, note in (
-            (fast, lambda: seconds(lambda: dbscan.fit(points)), part, SERVER),
-            (fast, lambda: seconds(lambda: dbscan.fit(points)), whole, WHOLE),
-            (slow, lambda: hdbscan().seconds, whole, WHOLE),
-        ):
-            measured = alternate(partial(seconds, ours), theirs, 1 if name == slow else setting.turns)
+        for name, ours, note in ((fast, part, SERVER), (fast, whole, WHOLE)):
+            measured = alternate(partial(seconds, ours), lambda: seconds(lambda: dbscan.fit(points)), setting.turns)
             step = "from the reports" if ours is part else "devices included"
             yield compare(f"{tag}, {n:,} people, {step}", name, measured, bar=1.0, note=note)
+    for name, find in slow.items():
+        if setting.quick:
+            continue
+        find("few")  # loads and compiles
+        found, took = find("points"), seconds(whole)
+        _check(name, found.value, truth)
+        yield compare(f"{tag}, {n:,} people, devices included", name, ([took], [found.seconds]), bar=1.0, note=WHOLE)
+    for clusters, limit in ((shape.n_clusters, GIVEN_SECONDS), (None, COUNTED_SECONDS)):
+        yield _map(setting, ShiftedGrid(epsilon=4.0, clusters=clusters), points, truth, limit * n / 100_000)
+
+
+def _map(setting: Setting, params: ShiftedGrid, points: Floats, truth: Labels, limit: float) -> Measurement:
+    """Compare the way from reports to a map with a limit in seconds."""
+    sent = reports_of(params, points)
+    _check("shifted_grid", server(params, sent).assign(points), truth)
+    measured = alternate(lambda: seconds(lambda: server(params, sent)), lambda: limit, setting.turns)
+    name = f"shifted_grid, {len(points):,} reports to a map, K {'counted' if params.clusters is None else 'given'}"
+    return compare(name, f"the limit of {limit:g} s", measured, bar=1.0, note=SERVER)
 
 
 def _check(name: str, labels: Labels, truth: Labels) -> None:

@@ -118,8 +118,8 @@ def _response(setting: Setting, peer: Peer) -> Measurement:
     symbols = read_numbers(values)
     peer.send("ids", np.zeros((len(values), 2), dtype=np.uint64))
     peer.send("symbols", symbols)
-    peer.call("store_reports", "ids", "symbols", threads=1)
-    count_there = partial(peer.call, "count_reports", distinct=False)
+    peer.call("store_reports", "ids", "symbols", threads=1, library="duckdb")
+    count_there = partial(peer.call, "count_reports", distinct=False, library="duckdb")
     if count_there().value.tolist() != np.bincount(symbols).tolist():
         raise Disagreement("DuckDB counts other numbers of reports")
     library = f"DuckDB {peer.version('duckdb')}, counting alone"

@@ -33,11 +33,14 @@ from clustering.centroids.partition_agreement import PartitionAgreement
 from clustering.centroids.piece_population import Pieces, agreement_of_pieces, as_round
 from clustering.centroids.weighted_kmeans import weighted_kmeans
 from clustering.random import PublicWords
+from sfumato.privacy.gaussian_privacy import PICO
 from sfumato.sizing.required_reports import affords_block
 from sfumato.specs import LATTICE
 
 COUNT, NORMS, MEAN = 5, 10, 20  # per mille of the block's rho
-COVARIANCE, COVARIANCE_UNPROJECTED, REPAIR = 62, 15, 290  # per mille of the rest
+COVARIANCE, COVARIANCE_UNPROJECTED = 62, 15  # per mille of the rest
+REPAIR = (60, 290)  # least and largest share of the repair rounds, per mille of the rest
+CLEAR_REPAIR = 600.0  # rho of repair rounds in a projection, times the squared records of a cluster, that suffices
 
 PROJECTED_ABOVE = 10  # number of features above which clusters are sought in a projection
 PROJECTED = 16  # coordinates of the projection
@@ -184,7 +187,8 @@ def find_in_projection(
     projected = block.project(projection)
     is_partial = projection.n_features < block.n_features
     to_tree = choose_rho(total, ball.n_records / clusters / block.max_per_user)
-    end_of_repair = block.left_pico - to_tree - total * REPAIR // 1000  # repair gets what the tree leaves
+    records = ball.n_records / clusters / block.max_per_user if is_partial and not is_counted else 0.0
+    end_of_repair = block.left_pico - to_tree - choose_repair_rho(total, records)  # repair gets what the tree leaves
     half_sides = np.minimum(BOX_SIDE * np.sqrt(subspace.variances), BOX_LIMIT * ball.radius)
     cells = count_tree(projected, half_sides, ball.n_records, clusters, to_tree)
     seeds = weighted_kmeans(cells.middles, cells.weights, clusters, words, RESTARTS).centres
@@ -212,6 +216,23 @@ def find_in_projection(
         agreement = min(refits, key=lambda each: each.index)
     route = f"tree, {ROUNDS} rounds and {len(STEPS)} concentrated steps"
     return _describe(step, route, agreement)._replace(counted=count)
+
+
+def choose_repair_rho(rho_pico: int, records: float) -> int:
+    """Return the pico-rho of the repair rounds: less if clusters are large, so that more is left for all features.
+
+    Parameters
+    ----------
+    rho_pico : int
+        Rho of the block after its ball.
+    records : float
+        Noisy number of records of a mean cluster, divided by the maximum number of records per user. 0 for the
+        largest share: if the clusters are counted, which needs the precision of the last round, or if there is no
+        projection, so that the rounds move the centres in all features as well.
+    """
+    least, most = (rho_pico * share // 1000 for share in REPAIR)
+    needed = CLEAR_REPAIR / max(records, _TINY) ** 2
+    return max(least, min(int(min(needed, 1e6) * PICO), most))
 
 
 def _describe_pieces(step: Step, centre_variance: float) -> list[Pieces]:

@@ -37,12 +37,12 @@ def shrink_covariances(step: Step) -> Step:
     """
     covariances, m = step.covariances, step.covariances.shape[1]
     weights = np.maximum(step.counts, 1.0) / np.maximum(step.counts, 1.0).sum()
-    mean = np.tensordot(weights, covariances, 1)
-    size = max(float(np.trace(mean)) / m, _TINY)
-    shape = np.eye(m) + _keep(mean[None] - size * np.eye(m), weights**2 @ step.covariance_noise**2)[0] / size
-    sizes = np.trace(covariances, axis1=1, axis2=2) / m
-    own = _keep(covariances - sizes[:, None, None] * shape, step.covariance_noise**2)
-    return step._replace(covariances=(step.clusters.spreads**2 / m)[:, None, None] * shape + own)
+    mean, traces = np.tensordot(weights, covariances, 1), np.trace(covariances, axis1=1, axis2=2) / m
+    uneven = _keep(mean[None] - weights @ traces * np.eye(m), weights**2 @ step.covariance_noise**2)[0]
+    sizes = step.clusters.spreads**2 / m  # positive, as noisy traces are not
+    shapes = (sizes / max(float(weights @ sizes), _TINY))[:, None, None] * uneven
+    own = _keep(covariances - traces[:, None, None] * np.eye(m) - shapes, step.covariance_noise**2)
+    return step._replace(covariances=sizes[:, None, None] * np.eye(m) + shapes + own)
 
 
 def _keep(deviations: NDArray[np.float64], variances: NDArray[np.float64]) -> NDArray[np.float64]:

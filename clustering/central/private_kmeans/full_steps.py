@@ -11,7 +11,8 @@ from clustering.central.gaussian_block import ConcentratedBlock, Rho
 from clustering.central.private_kmeans.private_lloyd import LEAST_OF_FORMER, SHRINKAGE, trust_moves
 from clustering.central.private_kmeans.repair import Clusters, Step, choose_radii, mix_variances
 
-RADIUS = 1.25  # smallest radius in root mean square distances
+RADIUS = 1.25  # smallest radius in few features, in root mean square distances
+NORM_DEVIATION = 0.7  # standard deviation of the norm of normal residuals, in root mean square distances over sqrt(d)
 SPREAD_PRIOR = 0.5  # prior deviation of clusters' mean squares, in the mean square of all records
 SPREAD_RANGE = (0.1, 6.0)  # limits of clusters' mean squares after a move, in their mean
 LEAST_SPREAD = 0.02  # least mean of these, as a share of the mean square of all records before the move
@@ -40,11 +41,12 @@ def full_steps(block: ConcentratedBlock, start: Clusters, costs: Sequence[Rho], 
     Step
     """
     d = block.n_features
+    least = min(RADIUS, 1 + NORM_DEVIATION / sqrt(d))  # in many features residuals have nearly equal norms
     centres, _, masses, spreads = start._replace(centres=block.domain.confine(start.centres))
     variances = np.empty(0)
     for number, rho in enumerate(costs):
         sum_noise = block.moment_deviation(rho.sums)
-        radii = np.minimum(choose_radii(spreads, sum_noise * sqrt(d), masses, RADIUS), 2 * block.domain.radius)
+        radii = np.minimum(choose_radii(spreads, sum_noise * sqrt(d), masses, least), 2 * block.domain.radius)
         places = block.to_places(centres)
         answer = block.moments(places, radii, rho, cells=None if number else first)
         held = np.maximum(answer.counts, np.maximum(LEAST_OF_FORMER * masses, 1.0))

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from clustering.central.cells import GridCells
 from clustering.central.curator import Curator
 from clustering.central.noise import laplace_variance
-from clustering.central.private_kmeans.cell_weights import weigh_cells
+from clustering.central.private_kmeans.cell_weights import HARD_FROM, weigh_cells
 from clustering.central.private_kmeans.cluster_count import ClusterCount, NoisyClusters
 from clustering.central.private_kmeans.two_level_grid import GridCounts, TwoLevelGrid, make_consistent
 from clustering.central.queries import split
@@ -27,6 +27,7 @@ COARSE_RECORDS = 10.0  # (N epsilon / this)^(2/(2 + d)) is the reference number 
 COARSE_SHARE = {1: 0.35, 2: 0.35, 3: 0.5, 4: 0.7}  # share of that number, by the number of features
 MAX_COARSE = 50_000
 FINE_RECORDS = 4.0  # (N epsilon / this)^(2/(2 + d)) is the number of divisions per feature of a coarse cell
+FINE_RECORDS_SMOOTHED = 2.0  # replaces FINE_RECORDS below q = HARD_FROM, where posterior means smooth the counts
 CLEAR = 500.0  # q from which, in one or two features, a cell's noise matters more than its width
 FINE_RECORDS_CLEAR = {1: 10.0, 2: 10.0, 3: 4.0, 4: 4.0}  # replaces FINE_RECORDS from q = CLEAR
 MAX_SPLITS = {1: 32, 2: 32, 3: 4, 4: 4}
@@ -233,7 +234,9 @@ def choose_splits(
     """
     d = n_features
     least = max(1, round((LEAST_CELLS * size.n_clusters) ** (1 / d) / n_coarse)) if size.q < FAINT else 1
-    records = FINE_RECORDS_CLEAR[d] if size.q >= CLEAR else FINE_RECORDS
+    records = FINE_RECORDS_SMOOTHED if size.q < HARD_FROM else FINE_RECORDS
+    if size.q >= CLEAR:
+        records = FINE_RECORDS_CLEAR[d]
     while True:
         divisions = np.rint((np.maximum(coarse, 0) * epsilon / records) ** (2 / (2 + d)))
         splits: NDArray[np.int64] = np.minimum(np.maximum(divisions, least), MAX_SPLITS[d]).astype(np.int64)

@@ -22,6 +22,7 @@ from sfumato.api.result_page import html_page
 from sfumato.model.category_maps import CategoryMap, category_maps
 from sfumato.model.cluster_model import ClusterModel, model_from_wire
 from sfumato.model.feature_shares import by_column
+from sfumato.model.geography import shown_values
 from sfumato.model.levels import describe_levels
 from sfumato.model.separation import Separation, separation
 from sfumato.plotting import geojson
@@ -95,14 +96,19 @@ async def _show_result(
 
 
 def clusters(model: ClusterModel, apart: Separation, shown: list[int]) -> list[Json]:
-    """Return the table rows of the clusters: bar lengths from 0 to 100, the shown features, and separation."""
+    """Return the table rows of the clusters: bar lengths from 0 to 100, the shown features, and separation.
+
+    Longitudes of places are in [-180, 180].
+    """
     sizes, errors = model.sizes.tolist(), model.size_errors.tolist()
     largest = max([size + error for size, error in zip(sizes, errors, strict=True) if math.isfinite(error)], default=0)
     scale = 100 / largest if largest > 0 else 0.0
     doubts, distinctions = find_doubts(model, apart), find_distinctions(model)
     found = []
     for index, (size, error) in enumerate(zip(sizes, errors, strict=True)):
-        centre = model.centroids[index, shown].tolist() if model.centroids is not None else []
+        centre: list[float] = []
+        if model.centroids is not None:
+            centre = shown_values([model.features[axis] for axis in shown], model.centroids[index, shown].tolist())
         around = [None] * len(centre) if model.centroid_errors is None else model.centroid_errors[index, shown].tolist()
         found.append(
             {
@@ -175,9 +181,9 @@ def _build_map(wire: Json, across: str, up: str, category: str) -> Json | None:
     maps = category_maps(whole)
     if (category or "0") not in map(str, range(len(maps))):
         raise NotFound("choose a category of the result")
-    model = maps[int(category or 0)].model
-    plane = plane_of(model, across, up)
-    return None if plane is None else map_of(model, plane, whole=whole)
+    place = int(category or 0)
+    plane = plane_of(maps[place].model, across, up)
+    return None if plane is None else map_of(whole, plane, category=place)
 
 
 async def picture(visit: Visit) -> Response:

@@ -125,7 +125,9 @@
     text.hidden = true;
     const caption = document.querySelector(`label[for="${text.id}"]`);
     caption.textContent = "Features";
-    caption.removeAttribute("for");
+    caption.removeAttribute("for"); // a click would move the focus to the hidden text field
+    caption.id = `${text.id}-caption`;
+    for (const named of [table, text]) named.setAttribute("aria-labelledby", caption.id);
     label();
   }
 

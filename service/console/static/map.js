@@ -15,7 +15,8 @@
   const round = (value) => Number(value.toPrecision(4)).toLocaleString("en");
   const degrees = (value, below, above) => `${round(Math.abs(value))}°${value < 0 ? below : value > 0 ? above : ""}`;
 
-  const meridian = (value) => degrees(Math.abs(value) <= 180 ? value : value - Math.sign(value) * 360, "W", "E");
+  const turn = (longitude) => (Math.abs(longitude) <= 180 ? longitude : longitude - Math.sign(longitude) * 360 * Math.ceil((Math.abs(longitude) - 180) / 360));
+  const meridian = (value) => degrees(turn(value), "W", "E");
 
   // Returns the place of a value along an axis, 0 at its lower and 1 at its upper bound. The latitude of a place is at its sine,
   // so that areas are as they are on Earth.
@@ -367,7 +368,8 @@
       const right = (event.clientX - box.left - EDGE.left) / this.inner.width;
       const above = 1 - (event.clientY - box.top - EDGE.top) / this.inner.height;
       if (right < 0 || right >= 1 || above < 0 || above >= 1) { this.showText(""); return; }
-      const coordinate = (axis, part) => `${axis.name} ${round(valueAt(axis, part))}`;
+      const shown = (axis, value) => round(axis.turns ? turn(value) : value);
+      const coordinate = (axis, part) => `${axis.name} ${shown(axis, valueAt(axis, part))}`;
       let text = `${coordinate(map.across, right)}, ${coordinate(map.up, above)}`;
       if (map.cells !== null) {
         const { columns, rows, reach } = map.cells;

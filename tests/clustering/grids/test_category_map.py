@@ -1,6 +1,8 @@
 """Clusters of each category of an attribute, from one round of shifted grids."""
 
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pandas as pd
@@ -8,7 +10,10 @@ import pytest
 from numpy.typing import NDArray
 from sklearn.metrics import adjusted_rand_score
 
+from clustering.density.map_agreement import NO_AGREEMENT, Agreement, adjusted_rand
+from clustering.density.map_division import agreement_table
 from clustering.estimators import ShiftedGrid as ShiftedGridEstimator
+from clustering.grids.category_map import CategoryDivision, index_of_whole
 from clustering.rounds.outside import edge_grids
 from clustering.rounds.plan import Collected
 from clustering.rounds.tally import Tally
@@ -99,6 +104,63 @@ class TestAMapOfCategories:
         assert found.diagnostics["low_confidence"]
         assert any("are few for the people of free, pro" in each for each in found.warnings)
         assert found.verdict.value != "reliable"
+
+
+class TestTheAgreement:
+    def test_of_the_whole_is_the_index_of_the_whole_map(self) -> None:
+        chance = np.random.default_rng(3)
+        shares, whole, indexes, squares = (0.6, 0.3, 0.1), [], [], []
+        for place, share in enumerate(shares):
+            one = chance.permutation(np.repeat(np.arange(place + 1), 12))  # clusters of equal sizes, one in the first
+            other = one.copy()
+            moved = chance.choice(len(one), 8, replace=False)
+            other[moved] = chance.permutation(other[moved])
+            even = np.full(len(one), 1 / len(one))
+            indexes.append(adjusted_rand(one, other, even))
+            squares.append(1 / (place + 1))
+            whole.append((one + 10 * place, other + 10 * place, even * share))
+        one, other, density = (np.concatenate(each) for each in zip(*whole, strict=True))
+        assert indexes[0] == 1
+        assert min(indexes) < 0.9
+        found = index_of_whole(indexes, shares, squares)
+        assert found == pytest.approx(adjusted_rand(one, other, density))
+
+    def test_is_stated_for_all_people(self, model: ClusterModel) -> None:
+        stated, names = model.diagnostics, ("stability", "halves", "between_halves", "scales")
+        for name in names:
+            assert min(row[name] for row in stated["categories"]) < stated[name] < 1
+        assert model.expected_agreement is not None
+        agreement = Agreement(*(stated[name] for name in (*names, "gap")))
+        assert model.expected_agreement == agreement_table().estimate(agreement)
+        assert model.verdict_reason is not None
+        assert model.verdict_reason.startswith(
+            f"Another run would agree with these clusters to about {model.expected_agreement.value:.2f}"
+        )
+        assert "free: Another run" in model.verdict_reason
+
+    @pytest.mark.parametrize(
+        ("change", "verdict"),
+        [
+            ({}, "reliable"),
+            ({"is_open": True}, "uncertain"),
+            ({"undivided": 0.05}, "uncertain"),  # a half of the people has .025 of all
+            ({"clearly_undivided": 0.07}, "doubtful"),
+        ],
+    )
+    def test_is_limited_by_a_category_with_one_cluster(self, change: dict[str, Any], verdict: str) -> None:
+        """Refits of a single cluster state nothing, so its count and its bumps limit the verdict."""
+        clear = Agreement(0.95, 0.95, 0.95, 0.95, 1.0)
+        common = {"count": object(), "is_open": False, "undivided": 0.0, "clearly_undivided": 0.0}
+        several = SimpleNamespace(cut=SimpleNamespace(bumps=[1, 2]), agreement=clear, sum_of_squares=0.5, **common)
+        one = SimpleNamespace(cut=SimpleNamespace(bumps=[1]), agreement=NO_AGREEMENT, sum_of_squares=1.0)
+        vars(one).update(common | change)
+        parts: Any = (several, one)
+        empty = np.zeros(0)
+        division = CategoryDivision(
+            ("free", "pro"), parts, (0.5, 0.5), empty.astype(np.int64), empty, empty.astype(int)
+        )
+        trust: Any = SimpleNamespace(n_eff=1e6)
+        assert division.verdict(trust).value == verdict
 
 
 class TestParameters:

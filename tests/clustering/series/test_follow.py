@@ -6,6 +6,7 @@ from itertools import count
 import numpy as np
 import pytest
 
+from clustering.density.excess_mass import BumpTree
 from clustering.series.description import describe
 from clustering.series.follow import Alarm, Memory, Step, begin_revision, follow, memory_from_wire
 from clustering.series.identities import NamedMap, match_regions
@@ -142,12 +143,43 @@ def test_a_split_names_its_parts() -> None:
     numbers = count(10)
     labels = (np.indices((32, 32))[1] >= 18).astype(np.int64)
     windows = [[Measured(draw(density, EPSILON, N, rng)) for _ in range(3)] for density in (before, after)]
-    found = describe(*windows, NamedMap(labels, ("a", "b")), before, None, lambda: f"new{next(numbers)}")
+    earlier = NamedMap(labels, ("a", "b"))
+    found = describe(*windows, earlier, earlier, before, None, lambda: f"new{next(numbers)}")
     split = next(each for each in found.kinds if each.kind == "split")
     assert split.cluster == "a"
     assert set(split.others) <= set(found.map.ids)
     assert split.others
     assert found.parents == dict.fromkeys(found.parents, "a")
+
+
+def test_a_cluster_that_got_its_id_after_the_change_is_born_with_this_id() -> None:
+    """The last map knows it already. The windows before the change do not show it, so it has not grown."""
+    rng = np.random.default_rng(8)
+    after = blobs((0.45, 0.25, 0.3), (0.27, 0.75, 0.3), (0.18, 0.5, 0.75), (0.1, 0.85, 0.85))
+    windows = {t: Measured(draw(QUIET if t < 4 else after, EPSILON, N, rng)) for t in range(7)}
+    tree = BumpTree(after)
+    names = NamedMap(tree.regions(tree.bumps()[:4]).labels, ("a", "b", "c", "d"))
+    young = names.ids[int(names.labels[27, 27])]
+    memory = Memory(baseline_from=5, test_from=5, alarm=Alarm("evt_x", 4, 4))
+    step = follow(PARAMS, windows, 6, memory, names, lambda prefix: f"{prefix}_new")
+    assert [(each.kind, each.cluster) for each in step.kinds] == [("born", young)]
+    assert set(step.map.ids) == set(names.ids)
+    assert step.parents == {}
+
+
+def test_a_cluster_that_was_too_small_for_the_map_before_has_grown() -> None:
+    """Its place had 40 % of its share before. So it is not born, and no part of an older cluster."""
+    rng = np.random.default_rng(9)
+    before = blobs((0.54, 0.25, 0.3), (0.38, 0.75, 0.3), (0.08, 0.5, 0.75))
+    after = blobs((0.47, 0.25, 0.3), (0.33, 0.75, 0.3), (0.2, 0.5, 0.75))
+    tree, numbers = BumpTree(before), count(10)
+    earlier = NamedMap(tree.regions(tree.bumps()[:2]).labels, ("a", "b"))
+    windows = [[Measured(draw(density, EPSILON, N, rng)) for _ in range(3)] for density in (before, after)]
+    found = describe(*windows, earlier, earlier, before, None, lambda: f"new{next(numbers)}")
+    first = found.kinds[0]
+    assert (first.kind, first.cluster) == ("grown", "new10")
+    assert abs(first.size - 0.12) < 3 * first.error
+    assert set(found.parents) == {"new10"}
 
 
 def test_matched_regions_are_those_that_overlap_most() -> None:

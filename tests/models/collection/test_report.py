@@ -35,12 +35,14 @@ class TestBatches:
     def test_are_read_whole_whatever_the_page_holds(self, world: World, monkeypatch: pytest.MonkeyPatch) -> None:
         opened = world.open_standalone(world.new_dataset(), collect=CollectionTarget(10_000, 1, 3600)).id
         sent = [bytes([i]) * (1 + 37 * i % 300) for i in range(60)]
+        sent += [b"a" * 64 * 1024, b"b" * 64 * 1024 + b"c", b"d" * 200_000, b"e"]  # long ones are read as blobs
         with world.database.transaction() as session:
             for packed in sent:
                 report_intake.receive(session, opened, 1, packed, now=NOW)
 
         for page_bytes in (1, 100, 1000, 1 << 20):
-            monkeypatch.setattr(report_log, "_PAGE_BYTES", page_bytes)
+            for name in ("_PAGE_BYTES", "_STREAM_BYTES"):
+                monkeypatch.setattr(report_log, name, page_bytes)
             assert world.log(opened) == sent
 
     def test_keep_every_byte(self, world: World) -> None:

@@ -58,10 +58,24 @@ def test_a_revision_begins_with_the_next_cycle(run: Run) -> None:
 
 
 def test_a_revision_before_the_first_window_applies_at_once(run: Run) -> None:
+    """No window will have the former terms, so that the series states the new ones."""
     assert revise(run, CHEAPER).first_window == 0
+    assert (run.row.epsilon_nano, run.row.season, run.row.revision) == (NANO // 2, 2, 1)
     run.advance(starts(run, 0))
     assert run.windows[0].revision == 1
     assert [amount for _, amount, _ in run.entries("grant")] == [NANO // 2]
+
+
+def test_a_series_has_the_terms_of_its_next_window(run: Run) -> None:
+    run.advance(starts(run, 0))
+    revise(run, CHEAPER)
+    run.advance(starts(run, 1))
+    assert (run.row.epsilon_nano, run.row.revision) == (NANO, 0)
+    run.advance(starts(run, 2))
+    assert (run.row.epsilon_nano, run.row.revision) == (NANO // 2, 1)
+    assert [each.revision for each in run.windows] == [0, 0, 0, 1]
+    run.advance(starts(run, 3))
+    assert [amount for _, amount, _ in run.entries("grant")] == [NANO, NANO // 2]
 
 
 def test_a_revision_that_has_not_begun_is_replaced(run: Run) -> None:
@@ -69,6 +83,15 @@ def test_a_revision_that_has_not_begun_is_replaced(run: Run) -> None:
     revise(run, CHEAPER)
     assert revise(run, {"season": 3}).number == 1
     assert revisions_of(run) == [(0, 0, NANO), (1, 3, NANO)]
+
+
+def test_a_revision_of_the_next_window_is_replaced_and_its_other_terms_stay(run: Run) -> None:
+    revise(run, CHEAPER)
+    assert revise(run, {"season": 3}).number == 1
+    assert revisions_of(run) == [(0, 0, NANO), (1, 0, NANO // 2)]
+    assert (run.row.season, run.row.revision, run.windows[0].revision) == (3, 1, 1)
+    with pytest.raises(InvalidSpec, match="has these terms already"):
+        revise(run, {"season": 3})
 
 
 def test_later_cycles_must_not_cost_more_than_what_is_left(run: Run) -> None:

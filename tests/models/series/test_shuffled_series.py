@@ -49,6 +49,7 @@ def open_next(run: Run) -> Round:
     return opened
 
 
+@pytest.mark.parametrize("database_kind", ["sqlite"], indirect=True)  # the next test charges releases on both
 @pytest.mark.parametrize("accounting", ["additive", "gaussian"])
 @pytest.mark.parametrize("out_of_bounds", [OutOfBounds.CLIP, OutOfBounds.COUNT])
 def test_a_cycle_costs_the_release_of_one_window(world: World, accounting: str, out_of_bounds: OutOfBounds) -> None:

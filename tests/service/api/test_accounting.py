@@ -12,9 +12,7 @@ from sfumato.privacy.accountant import charge_mu2
 from sfumato.privacy.accounting import NANO
 from sfumato.specs import PrivateKmeans
 from tests.service.api import SQLITE_ONLY, Api, refused
-from tests.service.api.test_central_jobs import api, submit
-
-__all__ = ["api"]  # fixture: a gateway with the key of the records
+from tests.service.api.test_central_jobs import submit
 
 WIDE = [{"name": f"x{i}", "lower": 0.0, "upper": 1.0} for i in range(5)]
 BLOCK = {"type": "private_kmeans", "epsilon": 0.2, "delta": 1e-8, "clusters": 3}

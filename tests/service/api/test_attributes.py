@@ -2,7 +2,6 @@
 
 import io
 import json
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,7 +17,7 @@ from sfumato.records.attribute_codes import DistinctCells
 from sfumato.specs.attributes import Categorical
 from tests.service.api import SQLITE_ONLY, Api, refused
 from tests.service.console.session import Console, words
-from tests.workers.archive import KEYRING, RECORDS_KEY
+from tests.workers.archive import KEYRING
 
 PLAN: dict[str, Any] = {"name": "plan", "kind": "categorical", "values": ["free", "basic", "pré"]}
 AGE: dict[str, Any] = {"name": "age", "kind": "numeric", "bins": [0.0, 18.0, 65.0, 120.0]}
@@ -35,11 +34,6 @@ COUNTS = [
     {"name": "plan", "n_other": 1, "n_missing": 2, "n_outside": 0},
     {"name": "age", "n_other": 0, "n_missing": 2, "n_outside": 1},
 ]
-
-
-@pytest.fixture
-def api(over: Callable[..., Api], database: Database) -> Api:
-    return over(database, records_key=RECORDS_KEY)
 
 
 def made(api: Api, attributes: list[dict[str, Any]], **other: Any) -> str:

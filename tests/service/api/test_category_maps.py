@@ -2,7 +2,6 @@
 
 import json
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,17 +21,11 @@ from tests.service.api.test_series import EVERY_WEEK
 from tests.service.commands import connect_commands, run_command
 from tests.service.console.session import Console, words
 from tests.service.ingestion.test_report_labels import send
-from tests.workers.archive import RECORDS_KEY
 from workers.job_runner import ClaimOutcome
 
 N = 6_000
 FORMING = PLAN | {"values": ["free", "pro"], "missing": "refuse", "use": "cluster"}
 ALGORITHM = {"type": "shifted_grid", "epsilon": 8, "cells": 4, "clusters": 3}
-
-
-@pytest.fixture
-def api(over: Callable[..., Api], database: Database) -> Api:
-    return over(database, records_key=RECORDS_KEY)
 
 
 def dataset(api: Api, **other: Any) -> str:

@@ -1,6 +1,5 @@
 """Clusters with category shares from phases, over HTTP: from devices to labels, and what is refused."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -15,16 +14,10 @@ from tests.service.api import Api, refused
 from tests.service.api.test_category_maps import FORMING, REGION
 from tests.service.api.test_reported_profiles import open_round, work
 from tests.service.ingestion.test_report_labels import send
-from tests.workers.archive import RECORDS_KEY
 from workers.job_runner import ClaimOutcome
 
 N = 20_000
 ALGORITHM = {"type": "phase_sketch", "epsilon": 8, "clusters": 3, "slots": 256}
-
-
-@pytest.fixture
-def api(over: Callable[..., Api], database: Database) -> Api:
-    return over(database, records_key=RECORDS_KEY)
 
 
 def dataset(api: Api) -> str:

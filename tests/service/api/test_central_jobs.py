@@ -1,6 +1,5 @@
 """Jobs over records through HTTP: refusals, reservations and charges, and the result of every algorithm."""
 
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -15,7 +14,7 @@ from sfumato.privacy.accounting import NANO
 from sfumato.specs import CENTRAL_ALGORITHMS, LOCAL_ALGORITHMS, to_wire
 from tests.service.api import SQLITE_ONLY, UNIFORM, Api, claim_job, refused, unknown
 from tests.texts import numbers_in
-from tests.workers.archive import KEYRING, RECORDS_KEY
+from tests.workers.archive import KEYRING
 from tests.workers.toy_central import PRICES, ToyCentral
 from workers.job_runner import ClaimOutcome, run
 from workers.kernels.warmup import small_parameters
@@ -23,12 +22,6 @@ from workers.kernels.warmup import small_parameters
 GATED = {"type": "private_kmeans", "epsilon": 1.0, "clusters": 2}
 PLACES = np.array([[0.2, -0.6], [0.7, 0.6]])  # cluster centres, about equally frequent
 N_RECORDS = 3456
-
-
-@pytest.fixture
-def api(over: Callable[..., Api], database: Database) -> Api:
-    """Return an admin key of a new tenant, at a gateway with the key of the records."""
-    return over(database, records_key=RECORDS_KEY)
 
 
 def people(n: int = N_RECORDS) -> list[list[float]]:

@@ -1,7 +1,6 @@
 """Names of clusters over HTTP, in the command line and the console."""
 
 import html
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -14,12 +13,6 @@ from tests.service.api import SQLITE_ONLY, Api, a_model, finish, refused, strang
 from tests.service.api.test_profiles import clustered, profile_of, work
 from tests.service.commands import connect_commands, run_command
 from tests.service.console.session import Console, words
-from tests.workers.archive import RECORDS_KEY
-
-
-@pytest.fixture
-def api(over: Callable[..., Api], database: Database) -> Api:
-    return over(database, records_key=RECORDS_KEY)
 
 
 @pytest.fixture

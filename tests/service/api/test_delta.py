@@ -14,11 +14,9 @@ from service.schemas.results import Result as ResultSchema
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.privacy.accounting import NANO
 from tests.service.api import FEATURES, SQLITE_ONLY, UNIFORM, Api, refused, unknown
-from tests.service.api.test_central_jobs import GATED, api, central, submit, work
+from tests.service.api.test_central_jobs import GATED, central, submit, work
 from tests.service.api.test_datasets import check_chain
 from workers.job_runner import ClaimOutcome
-
-__all__ = ["api"]  # fixture: a gateway with the key of the records
 
 MICRO = 10**12  # 1e-6 in atto-delta
 WRONG = [-1e-6, -5e-324, 0.002, 1.0, 1e-16, 1e-6 / 3, "1e-6", None, True, [1e-6]]

@@ -34,11 +34,6 @@ STREAM = "application/vnd.apache.arrow.stream"
 LISTS = [pa.list_(pa.float64(), 3), pa.list_(pa.float64()), pa.large_list(pa.float32())]
 
 
-@pytest.fixture
-def api(over: Callable[..., Api], database: Database) -> Api:
-    return over(database, records_key=RECORDS_KEY)
-
-
 def embedding(api: Api, dimensions: int = 3, norm: float = 1.0, **other: Any) -> str:
     given = {"trust": "central", "features": {"dimensions": dimensions, "norm": norm}, "delta": 1e-3}
     return str(api.dataset(**given | other)["id"])

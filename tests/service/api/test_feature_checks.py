@@ -1,6 +1,5 @@
 """Irrelevant features over HTTP, in the SDK, the command line and the console."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,16 +11,11 @@ from tests.clustering.central.test_feature_check import three_groups
 from tests.service.api import SQLITE_ONLY, Api, claim_job, refused
 from tests.service.commands import connect_commands, run_command
 from tests.service.console.session import Console
-from tests.workers.archive import KEYRING, RECORDS_KEY
+from tests.workers.archive import KEYRING
 from workers.job_runner import ClaimOutcome, run
 
 FEATURES = [{"name": name, "lower": 0.0, "upper": 1.0} for name in ("x", "y", "z", "weekday")]
 CHECKED: dict[str, Any] = {"type": "private_kmeans", "epsilon": 2.0, "clusters": 3, "check_features": True}
-
-
-@pytest.fixture
-def api(over: Callable[..., Api], database: Database) -> Api:
-    return over(database, records_key=RECORDS_KEY)
 
 
 @SQLITE_ONLY

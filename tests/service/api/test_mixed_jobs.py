@@ -1,7 +1,6 @@
 """Jobs that cluster by categories, over HTTP, in the SDK, the command line and the console."""
 
 import html
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,7 @@ from tests.service.api import SQLITE_ONLY, Api, claim_job, refused
 from tests.service.api.test_assign import STREAM, to_stream
 from tests.service.commands import connect_commands, run_command
 from tests.service.console.session import Console, words
-from tests.workers.archive import KEYRING, RECORDS_KEY
+from tests.workers.archive import KEYRING
 from workers.job_runner import ClaimOutcome, run
 
 PLAN: dict[str, Any] = {"name": "plan", "kind": "categorical", "values": ["free", "basic", "pro"], "use": "cluster"}
@@ -30,11 +29,6 @@ NOTE = {"name": "note", "kind": "categorical", "values": ["a", "b"]}
 EAST = {"name": "east", "lower": 0.0, "upper": 10.0}
 FRAME = table(*people()[1:])
 KMEANS = {"type": "private_kmeans", "epsilon": 2.0, "clusters": 4, "delta": 1e-6}
-
-
-@pytest.fixture
-def api(over: Callable[..., Api], database: Database) -> Api:
-    return over(database, records_key=RECORDS_KEY)
 
 
 def filled(api: Api) -> str:

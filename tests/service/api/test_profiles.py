@@ -2,7 +2,6 @@
 
 import html
 import re
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +22,7 @@ from sfumato.specs.attributes import Categorical, Numeric
 from tests.service.api import SQLITE_ONLY, Api, claim_job, refused
 from tests.service.commands import connect_commands, run_command
 from tests.service.console.session import Console, once, words
-from tests.workers.archive import KEYRING, RECORDS_KEY
+from tests.workers.archive import KEYRING
 from workers.central_job import JobJournal
 from workers.job_runner import ClaimOutcome, run
 
@@ -31,11 +30,6 @@ N = 6_000
 PLAN: dict[str, Any] = {"name": "plan", "kind": "categorical", "values": ["free", "pro"], "missing": "category"}
 AGE: dict[str, Any] = {"name": "age", "kind": "numeric", "bins": [0, 30, 60, 120], "unit": "years"}
 CLUSTERS = {"type": "private_kmeans", "epsilon": 1.0, "clusters": 2}
-
-
-@pytest.fixture
-def api(over: Callable[..., Api], database: Database) -> Api:
-    return over(database, records_key=RECORDS_KEY)
 
 
 def people() -> list[list[Any]]:

@@ -1,13 +1,11 @@
 """Series over records through the API, the SDK, the command line and the console."""
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 from sqlalchemy import select
 
-from models.database.engine import Database
 from models.database.types import SECOND
 from models.series import windows
 from models.tables.datasets import RecordSegment
@@ -18,17 +16,10 @@ from tests.service.api import SQLITE_ONLY, Api, refused
 from tests.service.api.test_series import UNLIMITED, body
 from tests.service.commands import connect_commands, run_command
 from tests.service.console.session import Console, words
-from tests.workers.archive import RECORDS_KEY
 
 pytestmark = SQLITE_ONLY
 
 EVERY_DAY = {"every": "day", "time_zone": "UTC", "count": 30}
-
-
-@pytest.fixture
-def api(over: Callable[..., Api], database: Database) -> Api:
-    """Return an API client of a gateway that stores records."""
-    return over(database, records_key=RECORDS_KEY)
 
 
 @pytest.fixture

@@ -1,7 +1,6 @@
 """Profiles from reports over HTTP, in the SDK, the command line and the console, from devices to cards."""
 
 import base64
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -27,18 +26,13 @@ from tests.service.console.session import Console, once, words
 from tests.service.ingestion.test_report_labels import send
 from tests.service.shuffler import SHUFFLER, TERMS, signed
 from tests.service.shuffler import send as send_batch
-from tests.workers.archive import KEYRING, RECORDS_KEY
+from tests.workers.archive import KEYRING
 from workers.job_runner import ClaimOutcome, run
 
 N = 6_000
 PLAN: dict[str, Any] = {"name": "plan", "kind": "categorical", "values": ["free", "pro"], "missing": "category"}
 AGE: dict[str, Any] = {"name": "age", "kind": "numeric", "bins": [0, 30, 60, 120], "unit": "years"}
 ATTRIBUTES = ["plan", "age"]
-
-
-@pytest.fixture
-def api(over: Callable[..., Api], database: Database) -> Api:
-    return over(database, records_key=RECORDS_KEY)
 
 
 def clustered(api: Api, **other: Any) -> tuple[str, str]:

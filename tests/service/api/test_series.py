@@ -309,6 +309,17 @@ def test_an_event_states_what_changed_and_reaches_webhooks(api: Api) -> None:
     )  # the alarm, and its description: no kind and no number
 
 
+def test_a_cluster_that_an_event_calls_born_is_no_part_of_an_older_one(api: Api) -> None:
+    made = created(api)
+    west, _ = follow(api, made["id"])
+    young = new_id("clu")
+    follow(api, made["id"], (west, young), parent=west)
+    at = f"/series/{made['id']}/clusters/{young}"
+    assert (api.get(at).json()["born_in"], api.get(at).json()["parents"]) == (1, [west])
+    follow(api, made["id"], (west, young), event=new_id("evt"), is_born=True)
+    assert (api.get(at).json()["born_in"], api.get(at).json()["parents"]) == (1, [])
+
+
 @SQLITE_ONLY
 def test_the_history_of_the_client_has_a_frame_and_a_plot(
     api: Api, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, no_settings: None

@@ -1,28 +1,38 @@
 """Sources over HTTP: the costs of all datasets over the same people, and the limit that is on by default."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
+import httpx
 import pytest
 
+from devservers.inprocess import InProcess
 from models.database.engine import Database
 from runtime.settings import Settings
+from service.app import create_app
 from service.schemas.datasets import CreatedDataset
 from service.schemas.sources import Source
 from sfumato.api.parsers import parse_source
 from tests.service.api import SQLITE_ONLY, Api, refused, stranger
 from tests.service.api.test_accounting import BLOCK, WIDE
-from tests.service.api.test_central_jobs import RECORDS_KEY
+from tests.workers.archive import RECORDS_KEY
 
 PURE = {"type": "private_kmeans", "epsilon": 1.5, "clusters": 3}
 
 pytestmark = SQLITE_ONLY
 
 
+@pytest.fixture(scope="module")
+def limited(database: Database, settings: Settings) -> Iterator[httpx.Client]:
+    """Yield a client of a gateway with the default limit of sources."""
+    with InProcess(create_app(settings.model_copy(update={"source_limit": "grants"}), database)) as gateway:
+        yield gateway.client
+
+
 @pytest.fixture
-def api(over: Callable[..., Api], database: Database) -> Api:
-    """Return an admin key of a new tenant, at a gateway with the default limit of sources."""
-    return over(database, records_key=RECORDS_KEY, source_limit="grants")
+def api(limited: httpx.Client, database: Database) -> Api:
+    """Return an admin key of a new tenant."""
+    return stranger(limited, database)
 
 
 def records(api: Api, name: str = "ward", **other: Any) -> str:

@@ -27,7 +27,7 @@ from sfumato.errors import Unreachable
 from sfumato.model.precision import Verdict
 from sfumato.privacy.accounting import NANO, format_epsilon
 from sfumato.privacy.shuffling import TRUST_STATEMENT
-from sfumato.specs import Feature
+from sfumato.specs import Feature, Place
 from tests.service.api import SQLITE_ONLY, Api, a_model, finish, unknown
 from tests.service.api.test_ceilings import set_ceilings
 from tests.service.commands import Run, connect_commands, run_command
@@ -248,6 +248,13 @@ class TestTheWholePath:
         assert read_lines(run("jobs", "result", job_id, "--json").output) == [api.get(f"/jobs/{job_id}/result").json()]
         assert read_lines(run("jobs", "watch", job_id, "--json").output) == [api.get(f"/jobs/{job_id}").json()]
         assert "Verdict: uncertain" in run("jobs", "result", job_id).output
+
+    def test_prints_longitudes_of_places_within_180_degrees(self, api: Api, run: Run) -> None:
+        centroids = np.array([[-18.0, 187.3], [-15.0, 175.2]])
+        places = replace(a_model(), features=Place(-21.0, 170.0, -12.0, -160.0).features, centroids=centroids)
+        told = run("jobs", "result", api.finished_job(places)).output
+        assert "-172.7" in told
+        assert "187.3" not in told
 
     def test_takes_its_address_and_key_from_options(self, api: Api, run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
         for name in ("SFUMATO_URL", "SFUMATO_KEY"):

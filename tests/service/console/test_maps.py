@@ -10,8 +10,7 @@ import numpy as np
 import pytest
 
 from models.database.engine import Database
-from service.console.maps import MAX_SIDE, map_of
-from sfumato.model.category_maps import category_maps
+from service.console.maps import MAX_SIDE, map_of, shown_features
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.plotting.shading import colour
 from sfumato.records.mixed import expand_features
@@ -54,21 +53,46 @@ class TestAMap:
         noisy = replace(model, size_errors=np.array([0.01, 0.01, model.sizes[2]]), centroid_errors=None)
         assert map_of(noisy, (0, 1))["doubtful"] == [False, False, True]
 
-    def test_clusters_of_two_categories_at_one_place_are_not_doubtful(self) -> None:
+    def test_of_a_category_has_the_doubts_and_the_scale_of_the_whole_result(self) -> None:
         plan = Categorical("plan", ("free", "pro"), use="cluster")
+        density = np.stack([np.full((4, 4), 0.05), np.full((4, 4), 0.0125)], axis=-1)
         whole = ClusterModel(
             "label_map",
             expand_features((Feature("east", 0, 1), Feature("north", 0, 1)), (plan,)),
-            np.array([0.5, 0.5]),
+            np.array([0.8, 0.2]),
             np.full(2, 0.01),
             centroids=np.array([[0.3, 0.4, 1, 0], [0.302, 0.4, 0, 1]]),
             centroid_errors=np.array([[0.01, 0.01, 0, 0]] * 2),
             label_map=np.tile(np.arange(2), (4, 4, 1)),
-            density=np.full((4, 4, 2), 1 / 32),
+            density=density,
             attributes=(plan,),
         )
-        for each in category_maps(whole):
-            assert map_of(each.model, (0, 1), whole=whole)["doubtful"] == [False, False]
+        free, pro = (map_of(whole, (0, 1), category=place) for place in range(2))
+        assert free["doubtful"] == pro["doubtful"] == [False, False]
+        assert (cells(free)[0] == 0).all()
+        assert (cells(pro)[0] == 1).all()
+        for each in (free, pro):
+            assert each["cells"]["mean"] == pytest.approx(density.mean())
+            assert each["cells"]["peak"] == pytest.approx(math.log1p(0.05 / density.mean()))
+
+    def test_of_many_categories_shows_the_features_of_its_axes(self) -> None:
+        """The centres differ more in the categories than in the features."""
+        n = 70
+        plan = Categorical("plan", tuple(f"plan {place}" for place in range(n)), use="cluster")
+        places = np.column_stack([np.linspace(0.4, 0.41, n), np.linspace(0.6, 0.61, n), np.eye(n)])
+        model = ClusterModel(
+            "label_map",
+            expand_features((Feature("east", 0, 1), Feature("north", 0, 1)), (plan,)),
+            np.full(n, 1 / n),
+            np.full(n, 0.001),
+            centroids=places,
+            label_map=np.tile(np.arange(n), (4, 4, 1)),
+            density=np.full((4, 4, n), 1 / 16 / n),
+            attributes=(plan,),
+        )
+        shown = shown_features(model)
+        assert list(shown.items())[:2] == [(0, "east"), (1, "north")]
+        assert len(shown) < 8
 
     @pytest.mark.parametrize("size", [MAX_SIDE + 1, 300, 1024])
     def test_of_a_fine_grid_has_blocks_with_the_same_total_density(self, size: int) -> None:
@@ -88,6 +112,7 @@ class TestAMap:
         features = Place(58.0, 5.0, 71.2, 31.2).features
         found = map_of(replace(label_map(), features=features), (1, 0))
         assert (found["up"]["sines"], found["across"]["sines"]) == (True, False)
+        assert (found["up"]["turns"], found["across"]["turns"]) == (False, True)
         middle = math.cos(math.radians(64.6))
         height = (math.sin(math.radians(71.2)) - math.sin(math.radians(58.0))) / middle
         assert found["ratio"] == pytest.approx(math.radians(26.2) * middle / height)
@@ -103,6 +128,18 @@ class TestAMap:
         assert (found["meridians"][0], found["parallels"][-1]) == (-180, 90)
         assert found["scale"]["text"] == "10,000 km at 0°"
         assert len(str(found)) < 120_000
+
+    @SQLITE_ONLY
+    def test_across_180_degrees_has_a_table_of_longitudes_within_180_degrees(self, api: Api, console: Console) -> None:
+        centroids = np.array([[-18.0, 187.3], [-15.0, 175.2]])
+        model = replace(a_model(), features=Place(-21.0, 170.0, -12.0, -160.0).features, centroids=centroids)
+        path = f"/jobs/{result(api, model)}"
+        text = words(console.get(f"{path}/result"))
+        assert text.count("-172.7") >= 2  # the table has the centre, and the feature in which it differs most
+        assert "187.3" not in text
+        assert "175.2" in text
+        _, first, second = console.text(f"{path}/clusters.csv").splitlines()
+        assert [float(line.split(",")[4]) for line in (first, second)] == pytest.approx([-172.7, 175.2])
 
     @SQLITE_ONLY
     def test_of_places_is_downloaded_as_geojson(self, api: Api, console: Console) -> None:

@@ -1,15 +1,12 @@
 """Each error of a form is beside the field that it is about."""
 
 import re
-from collections.abc import Callable
 
 import pytest
 
-from models.database.engine import Database
 from tests.service.api import SQLITE_ONLY, Api, a_model, finish
 from tests.service.console.session import DATASET, FORM, ROUND, Console
 from tests.service.shuffler import SHUFFLER
-from tests.workers.archive import RECORDS_KEY
 
 CENTRAL = DATASET | {"trust": "central"}
 SHUFFLED = DATASET | {"trust": "shuffled", "shuffled_epsilon": "1.5", "shuffled_delta": "1e-5"}
@@ -69,11 +66,6 @@ FORMS = {
 # fields with a message that has an id of another name
 OTHER_IDS = {"attribute": "f-attributes", "feature": "f-features", "trust": "trust", "scopes": "scopes"}
 OTHER_IDS |= {"event_types": "event_types", "overlap_hours": "overlap"}
-
-
-@pytest.fixture
-def api(over: Callable[..., Api], database: Database) -> Api:
-    return over(database, records_key=RECORDS_KEY)
 
 
 @SQLITE_ONLY

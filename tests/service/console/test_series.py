@@ -1,10 +1,14 @@
 """The pages of series: their cost, their windows, and the form of a new one."""
 
+from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 
+from clustering.poles import warn_of_poles
 from models.database.types import new_id
+from sfumato.specs import Place
 from tests.service.api import SQLITE_ONLY, Api, a_model, finish
 from tests.service.api.test_series import advance, body
 from tests.service.console.session import Console, words
@@ -80,7 +84,9 @@ def test_a_series_is_revised_on_its_page(api: Api, console: Console, dataset_id:
     (revision, _) = api.get(f"{path}/revisions").json()["items"]
     assert (revision["epsilon_per_cycle"], revision["season"]) == (0.5, 2)
     assert revision["algorithm"]["clusters"] == 4
-    assert f"1 0 0.5 {revision['algorithm']['cells']} 1,300,000 2 0.01" in words(console.get(path))
+    text = words(console.get(path))
+    assert f"1 0 0.5 {revision['algorithm']['cells']} 1,300,000 2 0.01" in text
+    assert "Per window, and per cycle of 13 ε 0.5 Per year, in each cycle once ε 2" in text
     assert "of the total is left" in words(console.post(f"{path}/revisions", {"epsilon": "3"}))
 
 
@@ -154,6 +160,24 @@ def test_the_page_shows_shares_clusters_events_and_maps(api: Api, console: Conso
     assert picture.headers["content-type"].startswith("image/svg+xml")
     assert picture.text.count("<path") == 2
     assert console.get(f"/series/{series_id}/map.svg?window=99").status_code == 404
+
+
+def test_the_page_warns_of_clusters_near_a_pole(api: Api, console: Console) -> None:
+    """The newest map has a cluster there. An older one with a warning is not repeated."""
+    north = Place(0.0, -90.0, 90.0, 90.0).features
+    features = [
+        {"name": each.name, "lower": each.lower, "upper": each.upper, "coordinate": each.coordinate} for each in north
+    ]
+    series_id = api.made("/series", body(api.dataset(name="people", features=features)))["id"]
+    maps = [
+        warn_of_poles(replace(a_model(), features=north, centroids=np.array([[latitude, 0.0], [20.0, 30.0]])))
+        for latitude in (10.0, 80.0)
+    ]
+    ids = follow(api, series_id, model=maps[0])
+    assert "Near a pole" not in words(console.get(f"/series/{series_id}"))
+    follow(api, series_id, (ids[0], ids[1]), model=maps[1])
+    text = words(console.get(f"/series/{series_id}"))
+    assert text.count("Window 1: Near a pole: cluster 0. Beyond 75 degrees of latitude, the map stretches") == 1
 
 
 def test_a_page_of_52_windows_is_below_250_kb(api: Api, console: Console, dataset_id: str) -> None:

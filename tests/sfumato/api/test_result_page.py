@@ -13,7 +13,7 @@ from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.feature_shares import FeatureCheck
 from sfumato.model.precision import ExpectedAgreement, Verdict
 from sfumato.profiles.cluster_profile import ClusterProfile, Distinguishing
-from sfumato.specs import Feature
+from sfumato.specs import Feature, Place
 
 HOSTILE = "<script src='//x.example'>&"
 MODEL = ClusterModel(
@@ -104,6 +104,13 @@ class TestPage:
             "02 January 2026",
         ):
             assert expected in text, expected
+
+    def test_has_longitudes_of_places_within_180_degrees(self) -> None:
+        centroids = np.array([[-18.0, 187.3], [-15.0, 175.2]])
+        places = replace(MODEL, features=Place(-21.0, 170.0, -12.0, -160.0).features, centroids=centroids)
+        text = read(replace(RESULT, model=replace(places, feature_check=None)).to_html()).text
+        assert "-172.7 ± 0.05" in text
+        assert "187.3" not in text
 
     def test_of_reports_states_the_cost_of_an_installation(self) -> None:
         alone = replace(MODEL, centroids=None, centroid_errors=None, label_map=np.array([[0], [1]]), feature_check=None)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from sfumato.model import geography
-from sfumato.specs import Feature
+from sfumato.specs import Feature, Place
 
 
 def lonlat(west: float = -180, east: float = 180, south: float = -90, north: float = 90) -> tuple[Feature, Feature]:
@@ -92,6 +92,18 @@ class TestGraticule:
     def test_has_the_labels_of_maps(self) -> None:
         assert [geography.meridian(value) for value in (-60, 0, 60, 190)] == ["60°W", "0°", "60°E", "170°W"]
         assert [geography.parallel(value) for value in (-30, 0, 30)] == ["30°S", "0°", "30°N"]
+
+
+class TestShownValues:
+    @pytest.mark.parametrize(
+        ("longitude", "shown"), [(187.25, -172.75), (180.0, 180.0), (-180.0, -180.0), (-200.0, 160.0), (541.0, -179.0)]
+    )
+    def test_have_longitudes_of_a_place_within_180_degrees(self, longitude: float, shown: float) -> None:
+        features = Place(-21.0, 170.0, 0.0, -160.0).features
+        assert geography.shown_values(features, [-18.0, longitude]) == [-18.0, shown]
+
+    def test_of_other_features_are_unchanged(self) -> None:
+        assert geography.shown_values(lonlat(170, 200), [187.25, -18.0]) == [187.25, -18.0]
 
 
 class TestScale:

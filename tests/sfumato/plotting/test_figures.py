@@ -21,7 +21,9 @@ from sfumato.errors import InvalidSpec
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.plotting import figures
 from sfumato.plotting.shading import is_adaptive, shade
+from sfumato.records.mixed import expand_features
 from sfumato.specs import Feature, Place
+from sfumato.specs.attributes import Categorical
 from tests.sfumato.answers import DATASET, JOB, RESULT, ok, serving
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -215,6 +217,38 @@ class TestMap:
             figures.plot(label_map(), outlines=lines).axes[0] for lines in ((), [[(-5.0, -5.0), (20.0, 25.0)]])
         )
         assert len(with_outline.collections) == len(without.collections) + 1
+
+
+class TestCategories:
+    def model(self, n_features: int) -> ClusterModel:
+        """Return the slabs, of which a fifth of the people has another category."""
+        plain, plan = label_map(n_features), Categorical("plan", ("free", "pro"), use="cluster")
+        assert plain.label_map is not None
+        assert plain.density is not None
+        assert plain.centroids is not None
+        return replace(
+            plain,
+            features=expand_features(plain.features, (plan,)),
+            sizes=np.concatenate([0.8 * plain.sizes, 0.2 * plain.sizes]),
+            size_errors=np.full(6, 0.004),
+            centroids=np.vstack([np.hstack([plain.centroids, np.tile(row, (3, 1))]) for row in np.eye(2)]),
+            label_map=np.stack([plain.label_map, plain.label_map + 3], axis=-1),
+            density=np.stack([0.8 * plain.density, 0.2 * plain.density], axis=-1),
+            attributes=(plan,),
+        )
+
+    def test_maps_have_one_scale_of_tones(self) -> None:
+        free, pro = (axes.images[0].get_array() for axes in figures.plot(self.model(2)).axes)
+        assert free is not None
+        assert pro is not None
+        assert free.min() == pytest.approx(0, abs=0.1)  # the darkest tone has no red
+        assert pro.sum(axis=2).min() > free.sum(axis=2).min() + 0.3
+
+    def test_lines_have_one_axis(self) -> None:
+        free, pro = figures.plot(self.model(1)).axes
+        assert free.get_ylim() == pro.get_ylim()
+        heights = [float(max(patch.get_data().values.max() for patch in axes.patches)) for axes in (free, pro)]  # type: ignore[attr-defined]
+        assert heights[0] == pytest.approx(4 * heights[1])
 
 
 class TestBeside:

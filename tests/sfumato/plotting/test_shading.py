@@ -75,6 +75,20 @@ class TestShaded:
         assert np.ptp(image, axis=(0, 1)) == pytest.approx([0, 0, 0])
 
 
+class TestScale:
+    def test_equal_densities_have_equal_tones_in_all_maps(self) -> None:
+        dense, sparse = np.array([[0.1, 0.5]]), np.array([[0.1, 0.02]])
+        scale = shading.scale_of([dense, sparse])
+        assert scale == pytest.approx((0.18, np.log1p(0.5 / 0.18)))
+        assert shading.tones(dense, scale)[0] == pytest.approx([np.log1p(0.1 / 0.18) / scale.peak, 1])
+        assert shading.tones(sparse, scale)[0, 0] == shading.tones(dense, scale)[0, 0]
+        assert shading.tones(sparse)[0].max() == 1  # alone, each map has the darkest tone
+
+    def test_a_map_without_people_is_blank(self) -> None:
+        assert shading.scale_of([np.zeros((2, 2))]) == (0, 0)
+        assert not shading.tones(np.zeros((2, 2))).any()
+
+
 class TestPlane:
     def test_of_three_features_has_the_largest_cluster(self) -> None:
         labels = np.zeros((2, 2, 3), dtype=np.int64)

@@ -14,6 +14,7 @@ import numpy as np
 
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.cluster_names import cluster_title
+from sfumato.model.geography import shown_values
 from sfumato.plotting.figures import format_share
 from sfumato.plotting.shading import colour
 from sfumato.profiles.cluster_profile import ClusterProfile
@@ -132,7 +133,10 @@ def _clusters(model: ClusterModel) -> str:
         centre = (
             []
             if model.centroids is None
-            else [_measured(float(model.centroids[cluster, place]), _error(model, cluster, place)) for place in places]
+            else [
+                _measured(value, _error(model, cluster, place))
+                for place, value in zip(places, _centre(model, cluster, places), strict=True)
+            ]
         )
         share = format_share(float(model.sizes[cluster]), float(model.size_errors[cluster]))
         rows.append([f"{swatch} {escape(title)}", share, *centre])
@@ -156,6 +160,11 @@ def _shown_features(model: ClusterModel) -> list[int]:
 def _feature(model: ClusterModel, place: int) -> str:
     feature = model.features[place]
     return escape(f"{feature.name} ({feature.unit})" if feature.unit else feature.name)
+
+
+def _centre(model: ClusterModel, cluster: int, places: Sequence[int]) -> list[float]:
+    assert model.centroids is not None  # noqa: S101 - for the type checker
+    return shown_values([model.features[place] for place in places], model.centroids[cluster, places].tolist())
 
 
 def _error(model: ClusterModel, cluster: int, place: int) -> float:

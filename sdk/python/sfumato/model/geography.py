@@ -6,7 +6,7 @@ The coastline is that of Natural Earth (1:110m land, public domain). `tools/coas
 
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -91,9 +91,27 @@ def degrees(value: float, negative: str, positive: str) -> str:
     return f"{abs(value):g}°{negative if value < 0 else positive if value > 0 else ''}"
 
 
+def turns_of(longitude: float) -> int:
+    """Return how many turns a longitude is away from [-180, 180]."""
+    return math.ceil((abs(longitude) - 180) / 360) * (1 if longitude > 0 else -1) if abs(longitude) > 180 else 0
+
+
+def turn(longitude: float) -> float:
+    """Return a longitude in [-180, 180]."""
+    return longitude - 360 * turns_of(longitude)
+
+
+def shown_values(features: Sequence[Feature], values: Iterable[float]) -> list[float]:
+    """Return one value of each feature as texts show it: the longitude of a place is in [-180, 180]."""
+    return [
+        turn(value) if feature.coordinate == "longitude" else value
+        for feature, value in zip(features, values, strict=True)
+    ]
+
+
 def meridian(value: float) -> str:
     """Return a longitude as on maps; 190°E is 170°W."""
-    return degrees(value if abs(value) <= 180 else value - math.copysign(360, value), "W", "E")
+    return degrees(turn(value), "W", "E")
 
 
 def parallel(value: float) -> str:

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from sfumato.model import geography
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.plotting.shading import (
+    Scale,
     borders,
     colour,
     is_adaptive,
@@ -54,16 +55,23 @@ def aspect(features: Sequence[Feature], plane: tuple[int, int]) -> float:
 
 
 def draw_map(
-    axes: "Axes", model: ClusterModel, plane: tuple[int, int], outlines: Sequence[ArrayLike] | None = None
+    axes: "Axes",
+    model: ClusterModel,
+    plane: tuple[int, int],
+    outlines: Sequence[ArrayLike] | None = None,
+    scale: Scale | None = None,
 ) -> None:
-    """Draw two features: density, borders, coasts, centres and their error ellipses."""
+    """Draw two features: density, borders, coasts, centres and their error ellipses.
+
+    The default scale of the tones is that of this map alone.
+    """
     from matplotlib.collections import LineCollection
 
     across, up = (model.features[axis] for axis in plane)
     on_globe = geography.is_map(across, up)
     cells = plane_cells(model, plane)
     if cells is not None:
-        _draw_cells(axes, *cells, (across, up))
+        _draw_cells(axes, *cells, (across, up), scale)
     if outlines is None:
         coasts = geography.coastline(across, up) if on_globe else []
     else:
@@ -99,14 +107,18 @@ def _edges_on_plane(lines: NDArray[np.float64], features: tuple[Feature, Feature
 
 
 def _draw_cells(
-    axes: "Axes", labels: NDArray[np.int64], density: NDArray[np.float64] | None, features: tuple[Feature, Feature]
+    axes: "Axes",
+    labels: NDArray[np.int64],
+    density: NDArray[np.float64] | None,
+    features: tuple[Feature, Feature],
+    scale: Scale | None,
 ) -> None:
     from matplotlib.collections import LineCollection
 
     across, up = features
     blocks = density is not None and is_adaptive(density)
     axes.imshow(
-        shade(labels, density, smooth=not blocks, circles=circles_of(features)).swapaxes(0, 1),
+        shade(labels, density, smooth=not blocks, circles=circles_of(features), scale=scale).swapaxes(0, 1),
         extent=(across.lower, across.upper, up.lower, up.upper),
         origin="lower",
         aspect="auto",
@@ -199,16 +211,22 @@ def _draw_numbers(axes: "Axes", clusters: NDArray[np.int64], label_at: NDArray[n
         axes.text(x, y, str(cluster), size=7, weight="bold", ha="center", va="center_baseline", zorder=5)
 
 
-def draw_line(axes: "Axes", model: ClusterModel) -> None:
-    """Draw one feature: its density, each segment in its cluster's colour."""
+def heights_of(model: ClusterModel) -> NDArray[np.float64]:
+    """Return the density of one feature in each cell, in people's share per unit; an even one if it is not known."""
     (feature,) = model.features
-    top = 1.0
-    if model.label_map is not None:
-        n_cells = len(model.label_map)
-        cells = np.full(n_cells, 1 / n_cells) if model.density is None else model.density
-        edges = edges_of(feature, n_cells)
-        heights = cells / np.diff(edges)
-        top = float(heights.max()) or 1.0
+    n_cells = 1 if model.label_map is None else len(model.label_map)
+    cells = np.full(n_cells, 1 / n_cells) if model.density is None else model.density
+    return np.asarray(cells / np.diff(edges_of(feature, n_cells)))
+
+
+def draw_line(axes: "Axes", model: ClusterModel, top: float = 0.0) -> None:
+    """Draw one feature: its density, each segment in its cluster's colour. The axis reaches at least `top`."""
+    (feature,) = model.features
+    if model.label_map is None:
+        top = 1.0
+    else:
+        heights, edges = heights_of(model), edges_of(feature, len(model.label_map))
+        top = max(top, float(heights.max())) or 1.0
         for cluster in shown_clusters(model).tolist():
             inside = np.where(model.label_map == cluster, heights, 0.0)
             axes.stairs(inside, edges, fill=True, color=colour(cluster)[1], alpha=0.65, linewidth=0)

@@ -16,10 +16,20 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypedDict, Unpack, 
 from numpy.typing import ArrayLike
 
 from sfumato.errors import InvalidSpec
-from sfumato.model.category_maps import category_maps
+from sfumato.model.category_maps import CategoryMap, category_maps
 from sfumato.model.cluster_model import ClusterModel
-from sfumato.plotting.drawing import CONFIDENCE, FAINT_INK, INK, aspect, draw_line, draw_map, draw_sizes, shows_ellipses
-from sfumato.plotting.shading import colour, planes, to_xml_text
+from sfumato.plotting.drawing import (
+    CONFIDENCE,
+    FAINT_INK,
+    INK,
+    aspect,
+    draw_line,
+    draw_map,
+    draw_sizes,
+    heights_of,
+    shows_ellipses,
+)
+from sfumato.plotting.shading import colour, common_scale, planes, to_xml_text
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -97,7 +107,7 @@ def plot(
     graticule and scale. More features give a map for each pair of the four features in which the
     centres differ most; each cell has the colour of the cluster with most people there. Ellipses
     contain the centres with 95 % confidence, as far as the noise is concerned. If an attribute formed the
-    clusters of a label map, each of its categories has a map.
+    clusters of a label map, each of its categories has a map, and all maps have one scale of tones.
 
     Parameters
     ----------
@@ -136,7 +146,7 @@ def plot(
     first = panels[0][1]
     if ax is not None:
         with settings():
-            _draw_panel(ax, maps[0].model, first, outlines)
+            _draw_panel(ax, maps[0].model, first, outlines, maps)
             ax.set_title(to_xml_text(title))
             return cast("Figure", ax.get_figure(root=True))
     with settings():
@@ -166,7 +176,7 @@ def plot(
             x = left + column * (panel_width + gap)
             y = height - top - (row + 1) * panel_height - row * gap
             axes = figure.add_axes((x / width, y / height, panel_width / width, panel_height / height))
-            _draw_panel(axes, panel.model, plane, outlines)
+            _draw_panel(axes, panel.model, plane, outlines, maps)
             if panel.category is not None:
                 axes.set_title(to_xml_text(f"{panel.attribute} = {panel.category}"), size=9)
         _write_heading(figure, title, describe(model) if caption is None else caption, left)
@@ -179,14 +189,20 @@ def plot(
 
 
 def _draw_panel(
-    axes: "Axes", model: ClusterModel, plane: tuple[int, int] | None, outlines: Sequence[ArrayLike] | None
+    axes: "Axes",
+    model: ClusterModel,
+    plane: tuple[int, int] | None,
+    outlines: Sequence[ArrayLike] | None,
+    maps: Sequence[CategoryMap] = (),
 ) -> None:
+    """Draw a model. With several `maps`, the scale is that of all of them."""
+    are_several = len(maps) > 1
     if not model.n_clusters:
         draw_sizes(axes, model)
     elif plane is None:
-        draw_line(axes, model)
+        draw_line(axes, model, max(heights_of(each.model).max() for each in maps) if are_several else 0.0)
     else:
-        draw_map(axes, model, plane, outlines)
+        draw_map(axes, model, plane, outlines, common_scale(maps, plane) if are_several else None)
 
 
 class Panel(NamedTuple):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from sfumato.errors import InvalidSpec
 from sfumato.model.category_maps import CategoryMap, category_maps
 from sfumato.model.cluster_model import ClusterModel
-from sfumato.model.geography import errors_in_km, is_map
+from sfumato.model.geography import errors_in_km, is_map, turn, turns_of
 from sfumato.plotting.shading import plane_cells, shown_clusters
 from sfumato.records.encodings import edges_of
 from sfumato.specs import Feature
@@ -120,7 +120,7 @@ def _centres(part: CategoryMap, plane: tuple[int, int]) -> Iterator[dict[str, An
             "centre_errors": dict(zip(names, map(_known, error), strict=True)),
             "error_km": _known(in_km[cluster]),
         }
-        point = {"type": "Point", "coordinates": [_turn(longitude), latitude]}
+        point = {"type": "Point", "coordinates": [turn(longitude), latitude]}
         yield _feature(part, cluster, "centre", point, values)
 
 
@@ -152,16 +152,6 @@ def _known(value: float) -> float | None:
 # ---- longitudes ----
 
 
-def _turn(longitude: float) -> float:
-    """Return a longitude in [-180, 180]."""
-    return longitude - 360 * _turns(longitude)
-
-
-def _turns(longitude: float) -> int:
-    """Return how many turns a longitude is away from [-180, 180]."""
-    return math.ceil((abs(longitude) - 180) / 360) * (1 if longitude > 0 else -1) if abs(longitude) > 180 else 0
-
-
 def _pieces(across: Feature, labels: NDArray[np.int64]) -> list[tuple[NDArray[np.int64], NDArray[np.float64]]]:
     """Return the parts of a map between cuts at 180°, with the longitudes of their columns' edges in [-180, 180]."""
     pieces = []
@@ -172,7 +162,7 @@ def _pieces(across: Feature, labels: NDArray[np.int64]) -> list[tuple[NDArray[np
         inner = meridians[(meridians > west) & (meridians < east)]
         edges = np.concatenate([[west], inner, [east]])
         columns = np.searchsorted(meridians, (edges[:-1] + edges[1:]) / 2, side="right") - 1
-        pieces.append((labels[columns], edges - 360 * _turns((west + east) / 2)))
+        pieces.append((labels[columns], edges - 360 * turns_of((west + east) / 2)))
     if len(pieces) == 2 and across.upper - across.lower == 360:  # the ends of a whole turn meet inside of the map
         (last, eastern), (first, western) = pieces
         return [(np.concatenate([first, last]), np.concatenate([western, eastern[1:]]))]
@@ -183,8 +173,8 @@ def _ends(across: Feature) -> tuple[float, float]:
     """Return the western and eastern end of the bounds; west is greater than east across 180° (section 5.2)."""
     if across.upper - across.lower >= 360:
         return -180.0, 180.0
-    turns = _turns((across.lower + across.upper) / 2)
-    return _turn(across.lower - 360 * turns), _turn(across.upper - 360 * turns)
+    turns = turns_of((across.lower + across.upper) / 2)
+    return turn(across.lower - 360 * turns), turn(across.upper - 360 * turns)
 
 
 # ---- regions of cells ----

@@ -3,11 +3,12 @@
 import re
 from collections.abc import Sequence
 from itertools import combinations
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from sfumato.model.category_maps import CategoryMap
 from sfumato.model.cluster_model import ClusterModel
 from sfumato.model.geography import is_map
 from sfumato.records.encodings import differences, scale_many, unscale_many
@@ -160,22 +161,56 @@ def _runs(edges: NDArray[np.bool_]) -> NDArray[np.int64]:
     return np.stack([np.stack([x + 1, begin], axis=-1), np.stack([x + 1, end], axis=-1)], axis=1)
 
 
-def tones(density: NDArray[np.float64]) -> NDArray[np.float64]:
+class Scale(NamedTuple):
+    """The scale of the tones of one or more maps.
+
+    Attributes
+    ----------
+    mean : float
+        Mean density of a cell.
+    peak : float
+        log(1 + density / mean) of the densest cell, which has the darkest tone; 0 without people.
+    """
+
+    mean: float
+    peak: float
+
+
+def scale_of(densities: Sequence[NDArray[np.float64]]) -> Scale:
+    """Return the scale of maps with the same cells. Equal densities have equal tones in all of them."""
+    mean = float(np.mean(densities))
+    return Scale(mean, float(np.log1p(np.max(densities) / mean)) if mean > 0 else 0.0)
+
+
+def common_scale(maps: Sequence[CategoryMap], plane: tuple[int, int]) -> Scale | None:
+    """Return the scale of a plane (across, up) in the maps of all categories, or None without a density."""
+    cells = [plane_cells(each.model, plane) for each in maps]
+    densities = [each[1] for each in cells if each is not None and each[1] is not None]
+    return scale_of(densities) if densities else None
+
+
+def tones(density: NDArray[np.float64], scale: Scale | None = None) -> NDArray[np.float64]:
     """Return the darkness of each cell, in [0, 1].
 
     It is proportional to log(1 + density / mean density). The logarithm keeps sparse cells
-    visible beside a dense city.
+    visible beside a dense city. The default scale is that of the map alone.
     """
-    relative = np.log1p(density / density.mean()) if density.any() else density
-    return np.asarray(relative / (relative.max() or 1.0), dtype=np.float64)
+    mean, peak = scale or scale_of([density])
+    return np.asarray(np.log1p(density / mean) / peak if peak > 0 else density, dtype=np.float64)
 
 
 def shade(
-    labels: NDArray[np.int64], density: NDArray[np.float64] | None, *, smooth: bool = True, circles: Sequence[int] = ()
+    labels: NDArray[np.int64],
+    density: NDArray[np.float64] | None,
+    *,
+    smooth: bool = True,
+    circles: Sequence[int] = (),
+    scale: Scale | None = None,
 ) -> NDArray[np.float64]:
     """Return an RGB image of shape (across, up, 3): hue by cluster, darker with more people.
 
     With `smooth`, the tone is interpolated between cell centres for appearance only, along `circles` over the seam.
+    Maps with one `scale` can be compared by their tones.
     """
     factor = max(1, round(_DISPLAY_CELLS / max(labels.shape)))
     hues = np.array([_rgb(colour(cluster)[1]) for cluster in range(int(labels.max()) + 1)])
@@ -183,11 +218,11 @@ def shade(
     if density is None:
         tone = np.full(hue.shape[:2], _FLAT_TONE)
     else:
-        tone = tones(density)
+        tone = tones(density, scale)
         if smooth:
             for axis in (0, 1):
                 tone = _interpolate(tone, factor, axis, wraps=axis in circles)
-            tone = tone / (tone.max() or 1.0)
+            tone = tone / (tone.max() or 1.0) if scale is None else tone
         else:
             tone = tone.repeat(factor, axis=0).repeat(factor, axis=1)
     tone = tone[..., None]

@@ -8,7 +8,7 @@ import pytest
 from clustering.central.curator import Curator
 from clustering.central.gaussian_block import ConcentratedBlock, Rho
 from clustering.central.private_kmeans import concentrated_kmeans
-from clustering.central.private_kmeans.concentrated_kmeans import find_ball
+from clustering.central.private_kmeans.concentrated_kmeans import choose_repair_rho, find_ball
 from clustering.central.private_kmeans.count_tree import choose_rho, count_tree
 from clustering.central.private_kmeans.full_steps import full_steps, shrink_to_mean
 from clustering.central.private_kmeans.repair import Clusters, choose_radii, repair_round
@@ -141,6 +141,16 @@ class TestRepair:
         assert choose_radii(spreads, 3.0, masses, 1.3) == pytest.approx([0.13, 0.2, 0.3])
 
 
+class TestRhoOfRepair:
+    def test_large_clusters_leave_more_to_the_steps_in_all_features(self) -> None:
+        assert choose_repair_rho(PICO, 100.0) == PICO * 60 // 1000
+        assert choose_repair_rho(PICO // 100, 500.0) == PICO * 24 // 10_000
+        assert choose_repair_rho(PICO // 100, 300.0) == PICO // 100 * 290 // 1000
+
+    def test_no_number_of_records_gives_the_largest_share(self) -> None:
+        assert choose_repair_rho(1000, 0.0) == 290
+
+
 class TestFullSteps:
     @pytest.mark.parametrize("max_per_user", [1, 5])
     def test_reported_noise_matches_scatter(self, max_per_user: int) -> None:
@@ -157,6 +167,16 @@ class TestFullSteps:
         step = full_steps(block_of(points), clusters_of(TRUE + 0.05, 1500), [Rho(QUIET, QUIET, QUIET)] * 3)
         means = points.reshape(4, 1500, 3).mean(axis=1)
         assert step.clusters.centres == pytest.approx(means, abs=2e-3)
+
+    def test_noise_of_many_features_follows_the_norm_of_residuals(self) -> None:
+        """A radius far above the nearly equal norms would add noise and keep nothing."""
+        points = np.random.default_rng(2).normal(0.5, 0.02, (400, 256))
+        start = Clusters(np.full((1, 256), 0.5), np.ones(1), np.array([400.0]), np.array([0.02 * sqrt(256)]))
+        rho = Rho(PICO // 2000, PICO // 2000, PICO // 2000)
+        block = block_of(points)
+        found = full_steps(block, start, [rho]).clusters
+        assert found.radii[0] == pytest.approx(0.02 * sqrt(256), rel=0.06)
+        assert found.spreads[0] == pytest.approx(0.02 * sqrt(256), rel=0.3)
 
     def test_one_noisy_cluster_does_not_collapse_the_others(self) -> None:
         centres = np.vstack([TRUE, [[0.5, 0.5, 9.0]]])

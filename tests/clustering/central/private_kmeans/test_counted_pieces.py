@@ -52,6 +52,14 @@ class TestShrinkage:
         step = step_of(groups_of(4, np.random.default_rng(0), np.full(M, 0.1)), 12, 0.0, np.random.default_rng(1))
         assert shrink_covariances(step).covariances == pytest.approx(step.covariances)
 
+    def test_noise_far_above_the_variances_leaves_narrow_pieces(self) -> None:
+        """The mean covariance has a negative trace in some steps, so it is no size of a piece."""
+        rng = np.random.default_rng(3)
+        steps = [step_of(groups_of(2, rng, np.full(M, 1e-4)), 6, 100.0, rng) for _ in range(8)]
+        assert min(float(step.clusters.masses @ np.trace(step.covariances, axis1=1, axis2=2)) for step in steps) < 0
+        for step in steps:
+            assert np.linalg.norm(shrink_covariances(step).covariances) < np.linalg.norm(step.covariances)
+
 
 class TestCount:
     def test_noise_of_covariances_does_not_change_the_number(self) -> None:

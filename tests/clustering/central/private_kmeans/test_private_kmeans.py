@@ -319,6 +319,13 @@ class TestSizing:
         for k in range(1, 257, 15):
             assert count_cells(ProblemSize(1.0, k, 0.01), 0, 0.01) >= k
 
+    def test_cells_are_finer_where_their_counts_are_smoothed(self) -> None:
+        def splits(q: float) -> int:
+            task = ProblemSize(1000.0, 10, q / 100)
+            return int(choose_splits(np.full(4, 16_000), 0.01, task, 2, 2)[0])
+
+        assert [splits(q) for q in (99.0, 101.0, 499.0, 501.0)] == [9, 6, 6, 4]
+
 
 class TestCountedClusters:
     ROUTES = ((2, 0.0), (6, 1e-6), (16, 1e-6), (6, 0.0))
@@ -331,9 +338,8 @@ class TestCountedClusters:
         is_pure = d > 4 and not delta
         verdict = Verdict.UNCERTAIN if is_pure else Verdict.RELIABLE
         assert model.diagnostics["cluster_count"] == {"lower": 5, "upper": 5, "verdict": verdict}
-        # the agreement from moments is reliable from a higher limit on
-        from_moments = model.diagnostics["refits"]["source"] == "moments"
-        assert model.verdict in ({verdict, Verdict.UNCERTAIN} if from_moments else {verdict})
+        source = "cells" if d <= 4 else "spreads" if is_pure else "counts"
+        assert (model.diagnostics["refits"]["source"], model.verdict) == (source, verdict)
         assert model.warnings == ("The number of clusters is uncertain.",) * is_pure
         given = run(points, PrivateKmeans(1, 5, delta=delta))[0]
         assert distance(points, model.centroids) < 1.05 * distance(points, given.centroids)  # type: ignore[arg-type]
