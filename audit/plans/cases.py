@@ -142,7 +142,7 @@ class PlanCase:
 
     def declared_rounds(self, n_reports: int) -> tuple[PlannedRound, ...]:
         """Return the rounds that the plan declares before the first report."""
-        chosen, _ = resolve(self.params, self.n_features, n_reports)
+        chosen, _ = resolve(self.params, self.n_features, n_reports, self.attributes)
         return planned_rounds(chosen, self.n_features, n_reports, self.circles, self.attributes)
 
 

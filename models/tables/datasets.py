@@ -146,7 +146,8 @@ class Dataset(Base):
         if self.trust != Trust.CENTRAL and len(own) < self.n_features:
             missing = next(each.name for place, each in enumerate(self.features) if place not in own)
             raise InvalidSpec(
-                f"devices report all features, and {missing} is missing: name all, with or without {by[0].name}"
+                f"devices report all features, and {missing} is missing: name all of them, and the attributes among "
+                f"{', '.join(each.name for each in by)} by which the job clusters"
             )
         chosen = tuple(by[place - self.n_features] for place in positions if place >= self.n_features)
         ordered = None if len(positions) == len(known) else [known[place] for place in positions]

@@ -14,7 +14,7 @@ from models.records import records
 from models.tables.datasets import Dataset, JobColumns, OutOfBounds, Trust
 from models.tables.identity import Scope
 from models.tables.jobs import JobState
-from models.tables.rounds import CollectionTarget, ReleaseTerms, Round, RoundState
+from models.tables.rounds import CollectionTarget, ReleaseTerms
 from service.http.problems import InsufficientReports, NoRecords, ValidationFailed, pointing_at
 from service.schemas.fields import DEFAULT_RELEASE_DELTA
 from service.schemas.jobs import NewJob
@@ -51,7 +51,6 @@ from sfumato.specs import (
     DensityMap,
     Profile,
     SeriesAlgorithm,
-    attributes_of,
     check_periodic,
     of_trust,
 )
@@ -203,17 +202,29 @@ def fitting(dataset: Dataset, algorithm: AnyAlgorithm, body: NewJob, columns: Jo
     elif body.target_reports is None:
         message = "target_reports is required without round_ids"
         raise ValidationFailed(errors=[{"pointer": "/target_reports", "message": message}])
-    resolved, _ = resolve(cast(Algorithm, algorithm), columns.n_planned, body.target_reports or 1, columns.attributes)
-    resolved.require_attributes(columns.attributes)
-    check_periodic(resolved, dataset.features)
-    if columns.attributes:
-        planned_rounds(resolved, dataset.n_features, body.target_reports or 1, (), columns.attributes)
+    if body.target_reports is not None:
+        check_plan(dataset, algorithm, body.target_reports, columns.attributes)
     release = None if body.round_ids else release_terms(dataset, body)
     if release is not None and body.target_reports is not None:
         _require_blanket(algorithm, dataset.n_features, body.target_reports, columns.attributes)
     if body.target_reports is not None and not body.round_ids and not body.allow_insufficient:
-        _require_enough(algorithm, dataset.n_features, body.target_reports, attributes=columns.attributes)
+        require_enough(algorithm, dataset.n_features, body.target_reports, attributes=columns.attributes)
     return CollectionTarget(body.target_reports or 0, body.min_reports, body.collect_seconds, release)
+
+
+def check_plan(
+    dataset: Dataset, algorithm: AnyAlgorithm, n_reports: int, attributes: tuple[Categorical, ...]
+) -> tuple[Algorithm, str | None]:
+    """Return the algorithm that runs over a number of reports, and why `auto` selects it.
+
+    Raise InvalidSpec if it does not fit the features or the attributes.
+    """
+    resolved, reason = resolve(cast(Algorithm, algorithm), dataset.n_features, n_reports, attributes)
+    resolved.require_attributes(attributes)
+    check_periodic(resolved, dataset.features)
+    if attributes:
+        planned_rounds(resolved, dataset.n_features, n_reports, (), attributes)
+    return resolved, reason
 
 
 def require_mu_accounting(dataset: Dataset, algorithm: AnyJob) -> None:
@@ -292,62 +303,6 @@ def _require_blanket(
         raise ValidationFailed(errors=[{"pointer": "/algorithm", "message": message}])
 
 
-def check_earlier_rounds(
-    dataset: Dataset,
-    algorithm: AnyAlgorithm,
-    earlier: Sequence[Round],
-    attributes: tuple[Categorical, ...],
-    *,
-    allow_insufficient: bool,
-) -> None:
-    """Raise the errors of a job over closed rounds that are certain before it runs.
-
-    Raises
-    ------
-    ValidationFailed
-        A round has no reports, an encoding that the algorithm does not read, or other attributes than the job.
-    InsufficientReports
-        The rounds have too few reports for a meaningful result, unless `allow_insufficient`.
-    """
-    if any(each.state == RoundState.OPEN for each in earlier):
-        return  # `lifecycle.submit` rejects the job
-    errors = {
-        place: f"round {each.id} has no reports: remove it from round_ids, or collect reports in another round"
-        for place, each in enumerate(earlier)
-        if each.n_received == 0
-    }
-    n_features = len(dataset.features)
-    n_reports = sum(each.n_received if each.n_reports is None else each.n_reports for each in earlier)
-    if not errors:
-        runs, reason = resolve(cast(Algorithm, algorithm), n_features, n_reports, attributes)
-        chosen_by = f", which auto selects for {n_reports} reports in {n_features} features," if reason else ""
-        for place, each in enumerate(earlier):
-            published, reads = each.spec_wire["encoding"]["type"], runs.definition.encodings(is_first=place == 0)
-            if published not in reads:
-                errors[place] = (
-                    f"round {each.id} has the encoding {published}, but {runs.type}{chosen_by} reads "
-                    f"{' or '.join(sorted(reads))}: use another algorithm or another round"
-                )
-            elif attributes_of(each.spec.encoding) != attributes:
-                errors[place] = _describe_attributes(each, attributes)
-    if errors:
-        raise ValidationFailed(
-            errors=[{"pointer": f"/round_ids/{place}", "message": text} for place, text in errors.items()]
-        )
-    if not allow_insufficient:
-        _require_enough(algorithm, n_features, n_reports, attributes=attributes, is_closed=True)
-
-
-def _describe_attributes(earlier: Round, attributes: tuple[Categorical, ...]) -> str:
-    """Return how the attributes of an earlier round differ from those of a job."""
-    own = ", ".join(each.name for each in attributes_of(earlier.spec.encoding)) or "no attribute"
-    wanted = ", ".join(each.name for each in attributes) or "no attribute"
-    return (
-        f"round {earlier.id} collected {own}, and the job clusters by {wanted}: name the features of the job with or "
-        "without the attribute, as in the round"
-    )
-
-
 def mu2_pico(dataset: Dataset, algorithm: AnyJob, n_features: int) -> int:
     """Return the mu^2 that a job over records reserves under Gaussian accounting; 0 if it is not needed.
 
@@ -360,7 +315,7 @@ def mu2_pico(dataset: Dataset, algorithm: AnyJob, n_features: int) -> int:
     return job_cost(chosen, n_features, dataset.max_records_per_user).mu2_pico
 
 
-def _require_enough(
+def require_enough(
     algorithm: AnyAlgorithm,
     n_features: int,
     target_reports: int,
@@ -400,7 +355,7 @@ def check_series(dataset: Dataset, algorithm: SeriesAlgorithm, n_reports: int, *
     require_features_alone(dataset)
     planned_rounds(algorithm, dataset.n_features, n_reports)
     if not allow_insufficient:
-        _require_enough(algorithm, dataset.n_features, n_reports)
+        require_enough(algorithm, dataset.n_features, n_reports)
 
 
 def require_features_alone(dataset: Dataset) -> None:

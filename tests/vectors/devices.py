@@ -224,6 +224,8 @@ _WRONG_WAVES: dict[str, Json] = {
 def _undescribed() -> list[tuple[str, Json, Any, list[str]]]:
     strict, wide = profile(unknown="refuse", missing="refuse"), profile()
     wide["spec"]["encoding"]["labels"] = [1, 0, 900, 1]
+    untreated = profile(unknown="refuse")
+    untreated["spec"]["encoding"]["attributes"][0]["unknown"] = None
     return [
         ("a profile of an app without attributes", profile(), RECORD, []),
         ("a profile of other attributes", profile(), PERSON, ["plan"]),
@@ -238,6 +240,14 @@ def _undescribed() -> list[tuple[str, Json, Any, list[str]]]:
         ("a grid with other categories than its mechanism", categories(attributes=[]), PERSON, NAMES),
         ("phases with categories of an app without attributes", waves(), RECORD, []),
         *((name, waves(**changes), PERSON, NAMES) for name, changes in _WRONG_WAVES.items()),
+        ("phases with null in place of attributes", waves(attributes=None, characters=None), PERSON, NAMES),
+        ("an attribute with null in place of a treatment", untreated, PERSON, NAMES),
+        (
+            "an attribute with a value called as the category of others",
+            waves(attributes=[attribute_to_wire(FORMING) | {"values": ["free", "pro", "other"]}]),
+            PERSON,
+            NAMES,
+        ),
         ("a profile without names", profile(), RECORD, NAMES),
         ("a profile without a value", profile(), {"lon": 12.5, "lat": 48.2, "plan": "pro"}, NAMES),
         ("a number for a text", profile(), PERSON | {"plan": 3}, NAMES),

@@ -1,8 +1,9 @@
 /** Attributes of rounds: a public vocabulary, or numbers with public bins. */
 
-import { at, check, checkKeys, finite, isObject, list, type Json } from "./checks.js";
+import { at, check, checkKeys, choice, finite, isObject, list, text, type Json } from "./checks.js";
 import { InvalidPoint } from "./errors.js";
 
+export const MAX_ATTRIBUTES = 64;
 const MAX_VALUES = 256;
 
 /** An attribute: a public vocabulary, or numbers with public bins. */
@@ -10,6 +11,8 @@ export interface Attribute {
   readonly name: string;
   readonly kind: "categorical" | "numeric";
   readonly nCategories: number;
+  /** Text of the members that decide on the category of a value. */
+  readonly declaration: string;
   /**
    * Return the place of a value among the categories.
    *
@@ -18,14 +21,39 @@ export interface Attribute {
   category(value: unknown): number;
 }
 
-function text(value: unknown, name: string): string {
-  check(typeof value === "string" && value.length > 0 && value.length <= 64, `${name} must be text of 1 to 64 characters`);
-  return value;
+/** An attribute as a dataset declares it. */
+export type AttributeDeclaration =
+  | {
+      readonly kind: "categorical";
+      readonly name: string;
+      readonly values: readonly string[];
+      readonly unknown?: "refuse" | "other";
+      readonly missing?: "refuse" | "category";
+      readonly use?: "describe" | "cluster";
+      readonly weight?: number;
+    }
+  | {
+      readonly kind: "numeric";
+      readonly name: string;
+      readonly bins: readonly number[];
+      readonly missing?: "refuse" | "category";
+      readonly use?: "describe";
+      readonly unit?: string;
+    };
+
+/** Read a list of attributes with unique names. */
+export function readAttributes(wire: unknown, least: number, most: number): Attribute[] {
+  const attributes = list(wire, "attributes", least, most, readAttribute);
+  check(new Set(attributes.map(({ name }) => name)).size === attributes.length, "attributes must have unique names");
+  return attributes;
 }
 
-function choice(value: unknown, name: string, choices: readonly string[]): string {
-  check(typeof value === "string" && choices.includes(value), `${name} must be one of ${choices.join(", ")}`);
-  return value;
+/** Read the attributes of an encoding that takes at most a few, each with a vocabulary. */
+export function readCategoricals(wire: Json, most: number): Attribute[] {
+  const { attributes: given = [] } = wire; // null is no list
+  const attributes = readAttributes(given, 0, most);
+  check(attributes.every(({ kind }) => kind === "categorical"), "attributes must be categorical");
+  return attributes;
 }
 
 /** Read an attribute. */
@@ -40,10 +68,12 @@ function readCategorical(wire: Json): Attribute {
   checkKeys(wire, "an attribute", ["name", "kind", "values"], ["unknown", "missing", "use", "weight"]);
   const name = text(wire["name"], "the name of an attribute");
   const values = list(wire["values"], "values", 2, MAX_VALUES, (value) => text(value, `${name}: a value`));
-  check(new Set(values).size === values.length, `${name}: values must be unique`);
-  const takesOther = choice(wire["unknown"] ?? "refuse", `${name}: unknown`, ["refuse", "other"]) === "other";
+  const { unknown = "refuse" } = wire;
+  const takesOther = choice(unknown, `${name}: unknown`, ["refuse", "other"]) === "other";
   const takesMissing = readMissing(wire, name);
-  const nCategories = values.length + Number(takesOther) + Number(takesMissing);
+  const categories = values.concat(takesOther ? "other" : [], takesMissing ? "missing" : []);
+  const nCategories = categories.length;
+  check(new Set(categories).size === nCategories, `${name}: categories must be unique`);
   const category = (value: unknown): number => {
     if (isMissing(value)) return missingCategory(name, takesMissing, nCategories);
     if (typeof value !== "string") throw new InvalidPoint(`${name} must be text, or missing`);
@@ -51,7 +81,7 @@ function readCategorical(wire: Json): Attribute {
     if (place === -1 && !takesOther) throw new InvalidPoint(`${name} must be one of its declared values`);
     return place === -1 ? values.length : place;
   };
-  return { name, kind: "categorical", nCategories, category };
+  return { name, kind: "categorical", nCategories, declaration: JSON.stringify([values, takesOther, takesMissing]), category };
 }
 
 /** Read a numeric attribute. A value belongs to the bin that starts at or below it; beyond the edges, to the nearest bin. */
@@ -68,11 +98,12 @@ function readNumeric(wire: Json): Attribute {
     if (typeof value !== "number" || !Number.isFinite(value)) throw new InvalidPoint(`${name} must be a finite number`);
     return inner.filter((edge) => edge <= value).length;
   };
-  return { name, kind: "numeric", nCategories, category };
+  return { name, kind: "numeric", nCategories, declaration: JSON.stringify([bins, takesMissing]), category };
 }
 
 function readMissing(wire: Json, name: string): boolean {
-  return choice(wire["missing"] ?? "refuse", `${name}: missing`, ["refuse", "category"]) === "category";
+  const { missing = "refuse" } = wire;
+  return choice(missing, `${name}: missing`, ["refuse", "category"]) === "category";
 }
 
 function isMissing(value: unknown): boolean {

@@ -26,6 +26,18 @@ export function finite(value: unknown, name: string): number {
   return value;
 }
 
+/** Return the value as a text of 1 to 64 characters. */
+export function text(value: unknown, name: string): string {
+  check(typeof value === "string" && value.length > 0 && value.length <= 64, `${name} must be text of 1 to 64 characters`);
+  return value;
+}
+
+/** Return the value as one of some texts. */
+export function choice(value: unknown, name: string, choices: readonly string[]): string {
+  check(typeof value === "string" && choices.includes(value), `${name} must be one of ${choices.join(", ")}`);
+  return value;
+}
+
 /** Return a 64-bit integer in least .. most, given as a decimal string. */
 export function decimalWord(value: unknown, name: string, least: bigint, most: bigint): bigint {
   check(typeof value === "string" && /^[0-9]{1,20}$/.test(value), `${name} must be a decimal string`);

@@ -9,8 +9,9 @@
  */
 
 import { formatEpsilon, parseEpsilon } from "./accounting.js";
+import { MAX_ATTRIBUTES, readAttribute, type AttributeDeclaration } from "./attributes.js";
 import { encodeHex, encodeBase64 } from "./bytes.js";
-import { check, encodeLittleEndian, isObject } from "./checks.js";
+import { check, encodeLittleEndian, isObject, list } from "./checks.js";
 import { drawWord, SystemEntropy, type Entropy } from "./entropy.js";
 import { ApiProblem, CapExceeded, InvalidSpec, RoundRefused, SfumatoError } from "./errors.js";
 import { Http, readRetryAfter, unexpectedResponse, type HttpOptions, type RequestOptions } from "./http.js";
@@ -83,10 +84,11 @@ export interface DeviceOptions extends HttpOptions {
   /** Features that the app expects. The device refuses a round with other features or bounds. */
   readonly features?: readonly Feature[];
   /**
-   * Names of the attributes that the app reports. The device refuses rounds that need others. With attributes, a record
-   * has names and contains their values, too: text, numbers, or null for a missing value.
+   * Names or declarations of the attributes that the app reports. The device refuses rounds that need others, or that declare
+   * them otherwise. A name alone accepts each vocabulary, so a malicious service can learn whether a value is in one. With
+   * attributes, a record has names and contains their values, too: text, numbers, or null for a missing value.
    */
-  readonly attributes?: readonly string[];
+  readonly attributes?: readonly (string | AttributeDeclaration)[];
   /**
    * Called with the names of the features, once per device object, when a record outside of the bounds was perturbed. It is
    * for the developer: units or the order of values may be wrong. Do not log or send what it says in an app that
@@ -128,6 +130,7 @@ export class Device {
   protected readonly store: Store;
   readonly #features: readonly Feature[] | undefined;
   readonly #attributes: readonly string[];
+  readonly #declarations: ReadonlyMap<string, string>; // by name; empty for a name alone
   #onOutside: ((features: readonly string[]) => void) | undefined;
   readonly #acceptsKeptReports: boolean;
   protected readonly entropy: Entropy;
@@ -144,8 +147,9 @@ export class Device {
     this.datasetId = readId(options.datasetId);
     this.store = checkStore(options.store);
     this.#features = options.features && [...options.features];
-    check(options.attributes === undefined || Array.isArray(options.attributes), "attributes must be a list of names");
-    this.#attributes = [...(options.attributes ?? [])];
+    const attributes = list(options.attributes ?? [], "attributes", 0, MAX_ATTRIBUTES, (each) => (typeof each === "string" ? { name: each, declaration: "" } : readAttribute(each)));
+    this.#declarations = new Map(attributes.map(({ name, declaration }) => [name, declaration]));
+    this.#attributes = [...this.#declarations.keys()];
     this.#onOutside = options.onOutside;
     this.#acceptsKeptReports = options.acceptKeptReports === true;
     this.entropy = options.entropy ?? new SystemEntropy();
@@ -319,10 +323,10 @@ export class Device {
   protected computeCost(round: OpenRound, spec: RoundSpec): bigint {
     const difference = this.#features && describeDifference(this.#features, spec.features);
     if (difference !== undefined) throw new RoundRefused(`round ${round.roundId} has other features than this app expects: ${difference}`);
-    const unknown = ownAttributes(spec).filter(({ name }) => !this.#attributes.includes(name));
-    if (unknown.length > 0) {
-      const names = unknown.map(({ name }) => name).join(", ");
-      throw new RoundRefused(`round ${round.roundId} needs attributes that this app does not report: ${names}. Pass their names as attributes to the device`);
+    const others = ownAttributes(spec).filter(({ name, declaration }) => !["", declaration].includes(this.#declarations.get(name) ?? "none"));
+    if (others.length > 0) {
+      const names = others.map(({ name }) => name).join(", ");
+      throw new RoundRefused(`round ${round.roundId} has attributes that this app does not report, or declares otherwise: ${names}. Pass those of the dataset`);
     }
     if (round.keepsReports && !this.#acceptsKeptReports) {
       throw new RoundRefused(`round ${round.roundId} keeps reports after their tally: ask the user, then pass acceptKeptReports: true to the device`);

@@ -1,6 +1,6 @@
 /** Encodings: deterministic public functions that turn a point in [0, 1]^d and a slot into a symbol. */
 
-import { readAttribute, type Attribute } from "./attributes.js";
+import { readCategoricals, type Attribute } from "./attributes.js";
 import { at, check, checkKeys, hasOddParity, integer, list, quotient, type Json } from "./checks.js";
 
 export const MAX_FEATURES = 64;
@@ -79,14 +79,13 @@ function readShiftedGrid(wire: Json): Encoding {
   const nFeatures = integer(wire["n_features"], "n_features", 1, 8);
   const cells = integer(wire["cells"], "cells", 1, 4096);
   const shifts = integer(wire["shifts"], "shifts", 1, 64);
-  const places = wire["circles"] ?? [];
+  const { circles: places = [] } = wire;
   check(Array.isArray(places), "circles must be a list");
   const circles = places.map((place) => integer(place, "circles", 0, nFeatures - 1));
   check(circles.every((place, index) => index === 0 || place > at(circles, index - 1)), "circles must be ascending");
   check(circles.length === 0 || cells >= 2, "a circle must have at least 2 cells");
   const along = Array.from({ length: nFeatures }, (_, feature) => cells + Number(!circles.includes(feature)));
-  const attributes = list(wire["attributes"] ?? [], "attributes", 0, 1, readAttribute);
-  check(attributes.every(({ kind }) => kind === "categorical"), "the attribute of a shifted grid must be categorical");
+  const attributes = readCategoricals(wire, 1);
   const nCategories = attributes.reduce((product, each) => product * each.nCategories, 1);
   const nSymbols = along.reduce((product, n) => product * n, nCategories);
   const nSlots = shifts ** nFeatures;
@@ -170,18 +169,6 @@ function project(weights: readonly number[], point: readonly number[]): number {
   return weights.reduce((sum, weight, feature) => sum + weight * cellIndex(at(point, feature), LATTICE), 0);
 }
 
-/** Read the attributes of phases: few ones with a vocabulary, because each category needs waves. */
-function readPhaseAttributes(wire: unknown): Attribute[] {
-  const attributes = list(wire, "attributes", 0, MAX_PHASE_ATTRIBUTES, readAttribute);
-  check(new Set(attributes.map(({ name }) => name)).size === attributes.length, "the attributes of phases must have unique names");
-  check(attributes.every(({ kind }) => kind === "categorical"), "the attributes of phases must be categorical");
-  check(
-    attributes.every(({ nCategories }) => nCategories <= MAX_PHASE_CATEGORIES),
-    `an attribute of phases may have at most ${MAX_PHASE_CATEGORIES} categories`,
-  );
-  return attributes;
-}
-
 /** Read the characters of each wave, per attribute: an integer below the number of categories. Without attributes, none. */
 function readCharacters(wire: unknown, attributes: readonly Attribute[], weights: Weights): Weights {
   const nRows = attributes.length === 0 ? 0 : weights.length;
@@ -211,8 +198,13 @@ function readPhase(wire: Json): Encoding {
   checkKeys(wire, "phase", ["type", "weights", "phases"], ["attributes", "characters"]);
   const weights = readWeights(wire["weights"], MAX_WAVES);
   const phases = integer(wire["phases"], "phases", 4, 1024);
-  const attributes = readPhaseAttributes(wire["attributes"] ?? []);
-  const characters = readCharacters(wire["characters"] ?? [], attributes, weights);
+  const { characters: given = [] } = wire;
+  const attributes = readCategoricals(wire, MAX_PHASE_ATTRIBUTES);
+  check(
+    attributes.every(({ nCategories }) => nCategories <= MAX_PHASE_CATEGORIES),
+    `an attribute of phases may have at most ${MAX_PHASE_CATEGORIES} categories`,
+  );
+  const characters = readCharacters(given, attributes, weights);
   const symbol = (point: readonly number[], slot: number, codes: readonly number[]) => {
     let turned = project(at(weights, slot), point) % TURN;
     attributes.forEach(({ nCategories }, place) => {

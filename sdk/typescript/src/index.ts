@@ -1,6 +1,7 @@
 /** The device side of Sfumato: perturb a record under the user's own cap and report it once per round. */
 
 export { formatEpsilon, parseEpsilon, realisedEpsilon } from "./accounting.js";
+export type { AttributeDeclaration } from "./attributes.js";
 export { Device, type DeviceOptions, type Outcome, type Receipt, type RoundOutcome } from "./device.js";
 export { SystemEntropy, type Entropy } from "./entropy.js";
 export * from "./errors.js";

@@ -238,7 +238,8 @@ function readDiscreteLaplace(wire: Json): LatticeNoise {
   const s = integer(wire["scale_denominator"], "scale_denominator", 1, 2 ** 32);
   check(BigInt(t) <= (1n << 26n) * BigInt(s), "the scale may be at most 67108864 lattice units");
   const margin = integer(wire["margin"], "margin", 0, 2 ** 30);
-  const mark = integer(wire["mark"] ?? 0, "mark", 0, nFeatures * Math.floor(steps / 2)); // so it adds nothing to the cost
+  const { mark: given = 0 } = wire;
+  const mark = integer(given, "mark", 0, nFeatures * Math.floor(steps / 2)); // so it adds nothing to the cost
   const nNumbers = nFeatures + Number(mark > 0);
   const reach = Math.max(steps, mark);
   const largest = reach + 2 * margin;

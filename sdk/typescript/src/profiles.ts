@@ -1,18 +1,16 @@
 /** Profile rounds: the cluster of a record among published clusters, together with the category of one attribute. */
 
-import { readAttribute } from "./attributes.js";
+import { MAX_ATTRIBUTES, readAttributes } from "./attributes.js";
 import { at, check, checkKeys, integer, list, type Json } from "./checks.js";
 import { cellIndex, findLastAtOrBelow, findNearest, MAX_FEATURES, MAX_SYMBOLS, readCentroids, type Encoding } from "./encodings.js";
 
-const MAX_ATTRIBUTES = 64;
 const MAX_PROFILE_SYMBOLS = 4096;
 const MAX_MAP_RUNS = 2 ** 15;
 
 /** Read a profile: clusters as centroids, or as runs of equal labels of the cells of a grid, and the attributes. */
 export function readProfile(wire: Json): Encoding {
   checkKeys(wire, "profile", ["type", "attributes"], ["centroids", "cells", "starts", "labels"]);
-  const attributes = list(wire["attributes"], "attributes", 1, MAX_ATTRIBUTES, readAttribute);
-  check(new Set(attributes.map(({ name }) => name)).size === attributes.length, "the attributes of a profile must have unique names");
+  const attributes = readAttributes(wire["attributes"], 1, MAX_ATTRIBUTES);
   const { centroids = [], cells = [], starts = [], labels = [] } = wire;
   const lengths = [centroids, cells, starts, labels].map((each) => (check(Array.isArray(each), "the clusters of a profile must be lists"), each.length));
   const hasMap = at(lengths, 0) === 0;

@@ -1,7 +1,7 @@
 /** Round specs and records. A spec contains everything that a device needs to send a report. All devices receive the same bytes. */
 
 import type { Attribute } from "./attributes.js";
-import { check, checkKeys, decimalWord, finite, isObject, list, type Json } from "./checks.js";
+import { check, checkKeys, choice, decimalWord, finite, isObject, list, text, type Json } from "./checks.js";
 import { addsSymbol, ENCODINGS, isLattice, MAX_FEATURES, type Encoding, type Symbol } from "./encodings.js";
 import { drawBelow, WORD_SPAN, type Entropy } from "./entropy.js";
 import { InvalidPoint } from "./errors.js";
@@ -96,16 +96,14 @@ export function readRoundSpec(wire: unknown): RoundSpec {
   check(features.length === encoding.nFeatures, "the number of features of the encoding must match the spec");
   const circles = features.flatMap(({ periodic }, index) => (periodic ? [index] : []));
   const isSuited = encoding.suits?.(circles) ?? circles.length === 0;
-  check(isSuited, "the encoding must suit the periodic features: a grid, a shifted grid with these circles, phases of whole turns, or a profile of cells");
+  check(isSuited, "the encoding must suit the periodic features");
   checkAttributes(features, encoding);
   if (isLattice(encoding) || isLatticeNoise(mechanism)) {
-    check(isLattice(encoding) && isLatticeNoise(mechanism), "a lattice encoding requires the mechanism discrete_laplace, and vice versa");
-    const same = encoding.nFeatures === mechanism.nFeatures && encoding.steps === mechanism.steps;
-    check(same, "the lattice encoding and discrete_laplace must have the same n_features and steps");
+    const same = isLattice(encoding) && isLatticeNoise(mechanism) && encoding.nFeatures === mechanism.nFeatures && encoding.steps === mechanism.steps;
+    check(same, "a lattice and discrete_laplace need each other, with the same n_features and steps");
   }
-  const outOfBounds = "out_of_bounds" in wire ? wire["out_of_bounds"] : "clip";
-  check(outOfBounds === "clip" || outOfBounds === "count", "out_of_bounds must be count or clip");
-  const countsOutside = outOfBounds === "count";
+  const { out_of_bounds: outOfBounds = "clip" } = wire;
+  const countsOutside = choice(outOfBounds, "out_of_bounds", ["clip", "count"]) === "count";
   const nSymbols = encoding.nSymbols === undefined ? undefined : encoding.nSymbols + Number(countsOutside && addsSymbol(encoding));
   check(mechanism.nSymbols === nSymbols, "the number of symbols of the mechanism must match the encoding");
   if (isLatticeNoise(mechanism)) {
@@ -164,8 +162,8 @@ function readTagged<T>(kinds: Readonly<Record<string, (wire: Json) => T>>, name:
 function readFeature(wire: unknown): ReadFeature {
   check(isObject(wire), "a feature must be an object");
   checkKeys(wire, "Feature", ["name", "lower", "upper"], ["unit", "periodic", "coordinate"]);
-  const { name, unit = "", periodic = false, coordinate } = wire;
-  check(typeof name === "string" && name.length > 0 && name.length <= 64, "the name of a feature must have 1 to 64 characters");
+  const { unit = "", periodic = false, coordinate } = wire;
+  const name = text(wire["name"], "the name of a feature");
   check(typeof unit === "string" && unit.length <= 64, `${name}: the unit may have at most 64 characters`);
   const lower = finite(wire["lower"], `${name}: lower`);
   const upper = finite(wire["upper"], `${name}: upper`);

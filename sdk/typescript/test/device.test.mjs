@@ -176,6 +176,25 @@ test("check reads the attributes of a round that the app reports", async () => {
   assert.equal(service.sent.length, 0);
 });
 
+test("a round with another declaration of an attribute is refused for each value", async () => {
+  const { calls } = loadVectors("devices").find(({ name }) => name === "a category of phases is answered");
+  const round = calls[0].open.rounds[0];
+  const { plan, ...rest } = calls[0].record;
+  const declared = round.spec.encoding.attributes[0];
+  const { service, device } = createScene(round);
+  const others = [{ values: declared.values.toReversed() }, { unknown: "refuse" }, { missing: "refuse" }];
+  for (const change of others) {
+    for (const value of [plan, "gold", null]) {
+      const refusing = device({ attributes: [{ ...declared, ...change }, "income"] });
+      await assert.rejects(refusing.report({ ...rest, plan: value }), (error) => error instanceof RoundRefused && error.message.includes("declares otherwise: plan"));
+    }
+  }
+  assert.equal(service.sent.length, 0);
+  const receipt = await device({ attributes: [{ ...declared, use: "describe" }, "income"] }).report(calls[0].record);
+  assert.equal(receipt.outcome, "sent");
+  assert.throws(() => device({ attributes: [3] }), (error) => error.code === "validation_failed");
+});
+
 /** A position as browsers return it: its properties are accessors of a prototype, and not its own. */
 function createPosition(latitude, longitude) {
   class Coordinates { get latitude() { return latitude; } get longitude() { return longitude; } get accuracy() { return 12; } }

@@ -60,10 +60,9 @@ IdempotentPost = Annotated[IdempotentRequest, Depends(idempotent_post(Scope.DATA
 def create_dataset(body: NewDataset, request: IdempotentPost) -> Response:
     """Create a dataset with public bounds, a trust model and a first grant.
 
-    Only a central dataset can have a `delta` and attributes. Only a shuffled dataset has a shuffler and a shuffled
-    grant. Features, bounds, attributes, trust model, shuffler and user settings cannot be changed later, because
-    reports and records depend on them. The operator may limit the grant. `warnings` states whether other datasets are
-    over the same people.
+    Only a central dataset can have a `delta`. Only a shuffled dataset has a shuffler and a shuffled grant. Features,
+    bounds, attributes, trust model, shuffler and user settings cannot be changed later, because reports and records
+    depend on them. The operator may limit the grant. `warnings` states whether other datasets are over the same people.
 
     Needs the scope `datasets` and a key that is not bound to one dataset; `source` needs the scope `grants` as well.
     """

@@ -28,6 +28,7 @@ from service.api.dependencies import (
     idempotent_post,
     rejections,
 )
+from service.api.earlier_rounds import check_earlier_rounds
 from service.http import problems
 from service.http.auth import require
 from service.live import event_stream
@@ -71,8 +72,8 @@ def create_job(body: NewJob, request: IdempotentPost) -> Response:
     Below `least_records` of the forecast, its result is noise.
 
     Over records, `features` names the features and clustering attributes that decide; the order does not matter. The
-    others are not read. Jobs over different features add up in the budget. Over reports, a job names all features, with
-    or without the clustering attribute.
+    others are not read. Jobs over different features add up in the budget. Over reports, a job names all features, and
+    those clustering attributes that it uses.
 
     A job of the type `profile` describes the clusters of a job that has succeeded, by the attributes of the dataset. It
     costs a budget of its own, and its result has the clusters and their `profile`.
@@ -97,12 +98,8 @@ def create_job(body: NewJob, request: IdempotentPost) -> Response:
                 collect = job_submission.fitting(dataset, algorithm, body, columns)
                 if body.round_ids:
                     earlier = rounds.list_by_ids(session, dataset.id, body.round_ids)
-                    job_submission.check_earlier_rounds(
-                        dataset,
-                        algorithm,
-                        earlier,
-                        columns.attributes,
-                        allow_insufficient=body.allow_insufficient,
+                    check_earlier_rounds(
+                        dataset, algorithm, earlier, columns.attributes, allow_insufficient=body.allow_insufficient
                     )
         with problems.pointing_at("/algorithm"):
             job_submission.require_records(session, request.caller, dataset, algorithm)

@@ -94,3 +94,47 @@ class TestAJob:
         forecast = api.post("/forecasts", body).json()
         assert forecast["insufficient"] is None
         assert any("the share of a category has an error of about 0.047" in each for each in forecast["warnings"])
+
+
+def closed_round(api: Api, dataset_id: str, records: dict[str, Any], **other: Any) -> str:
+    """Collect the reports of records in a round of its own, close it, and return its id."""
+    opened = api.round(dataset_id, **other)
+    send(api, opened["id"], pack(perturb_records(round_spec_from_wire(opened["spec"]), records)).tobytes())
+    api.made(f"/rounds/{opened['id']}/close", None)
+    return str(opened["id"])
+
+
+EIGHT_WAVES = {"type": "phase", "weights": [[900, 100], [-300, 1200]] * 4, "phases": 16}  # a round adds one of weight 0
+
+
+class TestEarlierRounds:
+    @pytest.mark.parametrize(
+        ("attributes", "characters", "message"),
+        [
+            ([FORMING, REGION], [[1, 2], [0, 1]] * 4, "9 waves do not determine 7 numbers of each of 3 clusters"),
+            ([REGION], [[2], [0]] * 4, "collected region, and the job clusters by plan, region"),
+        ],
+    )
+    def test_are_refused_with_a_reason(
+        self, api: Api, attributes: list[Any], characters: list[Any], message: str
+    ) -> None:
+        dataset_id = dataset(api)
+        encoding = EIGHT_WAVES | {"attributes": attributes, "characters": characters}
+        names = ["x", "y", *(each["name"] for each in attributes)]
+        records = {name: column for name, column in people(3).items() if name in names}
+        earlier = closed_round(api, dataset_id, records, encoding=encoding, mechanism="window", epsilon=8)
+        body = {"dataset_id": dataset_id, "algorithm": ALGORITHM, "round_ids": [earlier], "allow_insufficient": True}
+        (problem,) = refused(api.post("/jobs", body), 422, "validation_failed")["errors"]
+        assert problem["pointer"] == "/round_ids/0"
+        assert message in problem["message"]
+
+    def test_are_read_by_the_algorithm_that_auto_selects_for_their_reports(self, api: Api) -> None:
+        """An attribute has more categories than phases take, which auto would select for one report."""
+        many = FORMING | {"values": [f"v{place}" for place in range(17)]}
+        dataset_id = api.dataset(attributes=[many], epsilon=32)["id"]
+        encoding = {"type": "shifted_grid", "n_features": 2, "cells": 2, "shifts": 2, "attributes": [many]}
+        records = {"x": [0.3] * 10, "y": [0.1] * 10, "plan": ["v3"] * 10}
+        earlier = closed_round(api, dataset_id, records, encoding=encoding, epsilon=16)
+        algorithm = {"type": "auto", "epsilon": 16}
+        made = api.made("/jobs", {"dataset_id": dataset_id, "algorithm": algorithm, "round_ids": [earlier]})
+        assert made["round_ids"] == [earlier]

@@ -9,7 +9,7 @@ from sfumato import mechanisms
 from sfumato.errors import InvalidPoint, InvalidSpec, RoundRefused
 from sfumato.privacy.accounting import NANO
 from sfumato.specs import PhaseEncoding, RoundSpec
-from sfumato.specs.attributes import Categorical
+from sfumato.specs.attributes import Categorical, Numeric
 from tests.sfumato.scripted import FEATURES, RECORD, ScriptedService, open_round
 
 
@@ -59,6 +59,43 @@ class TestCheck:
     def test_asks_for_features_while_no_round_is_open(self) -> None:
         with pytest.raises(InvalidSpec, match="pass `features`"):
             ScriptedService().device().check(RECORD)
+
+
+PLAN = Categorical("plan", ["free", "pro"], use="cluster")
+
+
+class TestDeclaredAttributes:
+    def service(self) -> ScriptedService:
+        encoding = PhaseEncoding(((900, 1),), 16, (PLAN,), ((1,),))
+        return ScriptedService(open_round(spec=RoundSpec(FEATURES, encoding, mechanisms.design("window", 16, NANO))))
+
+    def test_of_the_dataset_are_accepted(self) -> None:
+        for declared in ("plan", PLAN, replace(PLAN, use="describe")):
+            service = self.service()
+            service.device(attributes=[declared]).report({"x": 1, "y": 2, "plan": "pro"})
+            assert len(service.sent) == 1
+
+    @pytest.mark.parametrize(
+        "declared",
+        [
+            replace(PLAN, values=("free", "gold")),
+            replace(PLAN, values=("pro", "free")),
+            replace(PLAN, unknown="other"),
+            replace(PLAN, missing="category"),
+            Numeric("plan", [0, 1, 2]),
+        ],
+    )
+    @pytest.mark.parametrize("plan", ["free", "pro", "gold", None])
+    def test_refuse_another_declaration_for_each_value(self, declared: Any, plan: str | None) -> None:
+        service = self.service()
+        with pytest.raises(RoundRefused, match="declares plan with other values"):
+            service.device(attributes=[declared]).report({"x": 1, "y": 2, "plan": plan})
+        assert service.sent == []
+
+    def test_are_names_or_attributes(self) -> None:
+        for wrong in ("plan", [3]):
+            with pytest.raises(InvalidSpec, match="a list of names and attributes"):
+                ScriptedService().device(attributes=wrong)
 
 
 class TestFeatures:

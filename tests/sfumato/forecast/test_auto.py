@@ -47,9 +47,29 @@ class TestAuto:
         assert type(choose(Auto(2.0), 2, 10_000, [two]).algorithm) is PhaseSketch  # below 1e4 V^2 effective reports
         assert type(choose(Auto(2.0, 4), 2, 10**6, [two, three]).algorithm) is PhaseSketch
         assert choose(Auto(2.0, 4, "round"), 2, 10**6, [two]).algorithm == PhaseSketch(2.0, 4)
+        assert type(choose(Auto(2.0, 3), 2, 10**6, [three]).algorithm) is ShiftedGrid
+        assert type(choose(Auto(2.0, 2), 2, 10**6, [three]).algorithm) is PhaseSketch  # each category has a cluster
         few = choose(Auto(1.0, 5), 4, 100, [two])
         assert type(few.algorithm) is PhaseSketch
         assert "too few to estimate 5 centroids" in few.reason
+
+    def test_a_target_with_categories_is_met_by_the_algorithm_selected_for_its_number(self) -> None:
+        attributes = (Categorical("a", [f"v{place}" for place in range(4)], use="cluster"),)
+        wish = 0.5
+        found = reports_needed(Auto(1.0, 4), 2, size_error=wish, attributes=attributes)
+        assert found.n_reports is not None
+        least, below = (
+            forecast(Auto(1.0, 4), n_features=2, expected_reports=n, attributes=attributes)
+            for n in (found.n_reports, found.n_reports - 1)
+        )
+        assert isinstance(least.algorithm, ShiftedGrid)
+        assert least.size_error is not None
+        assert least.size_error <= wish
+        assert below.size_error is None  # sizes of a sketch of phases have no public error
+
+    def test_a_target_that_was_not_measured_with_categories_says_so(self) -> None:
+        attributes = (Categorical("a", ["p", "q"], use="cluster"),)
+        assert "not measured" in reports_needed(PhaseSketch(1.0, 4), 4, quality=0.5, attributes=attributes).reason
 
     def test_a_target_is_met_by_the_selected_algorithm(self) -> None:
         algorithm = Auto(1.0, 3)

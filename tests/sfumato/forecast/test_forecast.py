@@ -186,6 +186,21 @@ class TestInsufficient:
             needed.append(made.insufficient.reports_needed / 1000 * math.tanh(0.5) ** 2)
         assert needed == pytest.approx([1.0, 1.4, 1.9, 2.2, 2.2], rel=1e-3)
 
+    def test_clusters_of_categories_must_stand_out_too(self) -> None:
+        attributes = (Categorical("a", ["p", "q"], use="cluster"),)
+        n_reports = 40_000  # twice what two categories need
+        few, many = (
+            forecast(ShiftedGrid(2.0, k), n_features=2, expected_reports=n_reports, attributes=attributes)
+            for k in (8, 64)
+        )
+        assert few.insufficient is None
+        plain = forecast(ShiftedGrid(2.0, 64), n_features=2, expected_reports=n_reports)
+        assert many.insufficient == plain.insufficient is not None
+        both = forecast(ShiftedGrid(2.0, 64), n_features=2, expected_reports=1000, attributes=attributes)
+        assert both.insufficient is not None
+        assert plain.insufficient is not None
+        assert both.insufficient.reports_needed == plain.insufficient.reports_needed
+
     def test_quality_with_attributes_of_phases_is_not_forecast(self) -> None:
         attribute = Categorical("a", ["p", "q"], use="cluster")
         made = forecast(PhaseSketch(1.0, 4), n_features=4, expected_reports=100_000, attributes=(attribute,))

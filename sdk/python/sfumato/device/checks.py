@@ -1,7 +1,7 @@
 """Checks of a device before it reports: of the record, and of the round."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import cast
 
 from numpy.typing import ArrayLike
@@ -12,6 +12,8 @@ from sfumato.privacy.accounting import format_epsilon, parse_epsilon
 from sfumato.records.inputs import Records
 from sfumato.records.outside import check_outside, outside_features
 from sfumato.specs import Feature, RoundSpec
+from sfumato.specs.attributes import Attribute, Categorical
+from sfumato.validation import require
 
 Record = ArrayLike | Mapping[str, float | str | None]
 
@@ -41,11 +43,27 @@ class Supported:
         Names of the attributes that it reports.
     keeps_reports : bool
         Whether the user accepts that the service keeps reports after their tally.
+    declared : tuple of Attribute
+        Those of its attributes of which it knows the values or bins.
     """
 
     features: tuple[Feature, ...] | None
     attributes: frozenset[str]
     keeps_reports: bool
+    declared: tuple[Attribute, ...] = ()
+
+    @classmethod
+    def of(
+        cls, features: Sequence[Feature] | None, attributes: Sequence[str | Attribute], *, keeps_reports: bool
+    ) -> "Supported":
+        """Return what an app supports, from names and declarations of attributes. Raise InvalidSpec."""
+        require(
+            not isinstance(attributes, str) and all(isinstance(each, str | Attribute) for each in attributes),
+            "attributes must be a list of names and attributes",
+        )
+        declared = tuple(each for each in attributes if isinstance(each, Attribute))
+        names = frozenset(each if isinstance(each, str) else each.name for each in attributes)
+        return cls(None if features is None else tuple(features), names, keeps_reports, declared)
 
     def cost_nano(self, open_round: OpenRound, spec: RoundSpec) -> int:
         """Return the cost of a round from its published thresholds. Raise RoundRefused if it must not be answered."""
@@ -54,6 +72,11 @@ class Supported:
             raise RoundRefused(f"{open_round.round_id} has features that this app does not support: {difference}")
         if lacking := _lacking_attributes(spec, self.attributes):
             raise RoundRefused(f"{open_round.round_id} {lacking}")
+        if other := _find_other(spec, self.declared):
+            raise RoundRefused(
+                f"{open_round.round_id} declares {other} with other values, bins or treatments of values than this "
+                "app. Pass the attributes of the dataset to the device"
+            )
         if open_round.keep_reports and not self.keeps_reports:
             raise RoundRefused(
                 f"{open_round.round_id} keeps reports after their tally: "
@@ -103,6 +126,21 @@ def _lacking_attributes(spec: RoundSpec, attributes: frozenset[str]) -> str:
         return ""
     remedy = "Update the app, or pass their names as `attributes` to the device"
     return f"needs attributes that this app does not report: {lacking}. {remedy}"
+
+
+def _find_other(spec: RoundSpec, declared: Sequence[Attribute]) -> str:
+    """Return the names of the attributes of a round that an app declares otherwise; empty if there are none."""
+    own = {each.name: _read_by_device(each) for each in declared}
+    return ", ".join(
+        each.name for each in spec.attributes if each.name in own and own[each.name] != _read_by_device(each)
+    )
+
+
+def _read_by_device(attribute: Attribute) -> Attribute:
+    """Return an attribute without the members that do not change the category of a value."""
+    if isinstance(attribute, Categorical):
+        return replace(attribute, use="describe", weight=1.0)
+    return replace(attribute, unit="")
 
 
 def _describe_difference(expected: Sequence[Feature], actual: Sequence[Feature]) -> str:

@@ -42,10 +42,10 @@ from sfumato.privacy.accounting import NANO, parse_epsilon
 from sfumato.privacy.entropy import Entropy, SystemEntropy, below, word
 from sfumato.records.outside import check_outside, encode
 from sfumato.specs import Feature, RoundSpec, round_spec_from_wire, to_wire
+from sfumato.specs.attributes import Attribute
 from sfumato.transport.exchange import Request
 from sfumato.transport.http import Http, PoolSettings
 from sfumato.transport.receipts import check_receipt, settled_state
-from sfumato.validation import require
 
 if TYPE_CHECKING:
     import httpx
@@ -91,9 +91,11 @@ class Device:
         back. Without it, a service can spend the whole cap in a day.
     features : sequence of Feature, optional
         The features that the app supports. The device rejects rounds with other features or bounds.
-    attributes : sequence of str
-        Names of the attributes that the app reports. The device rejects rounds that need others. With
-        attributes, a record is a mapping that has their values, too: text, numbers, or None for a missing value.
+    attributes : sequence of (str or Attribute)
+        Names or declarations of the attributes that the app reports. The device rejects rounds that need others, or
+        that declare them otherwise. A name alone accepts each vocabulary, so a malicious service can learn whether a
+        value is in one. With attributes, a record is a mapping that has their values, too: text, numbers, or None for
+        a missing value.
     entropy : Entropy
         Source of all random numbers of the device.
     on_outside : callable, optional
@@ -140,7 +142,7 @@ class Device:
         store: str | Path | Store,
         cap_per_period: tuple[str, int | float | str | Decimal] | None = None,
         features: Sequence[Feature] | None = None,
-        attributes: Sequence[str] = (),
+        attributes: Sequence[str | Attribute] = (),
         entropy: Entropy | None = None,
         on_outside: Callable[[tuple[str, ...]], None] | None = None,
         accept_kept_reports: bool = False,
@@ -153,9 +155,7 @@ class Device:
         self._caps = Caps(parse_epsilon(cap), period, clock)
         self._dataset_id = check_id(dataset_id)
         self._store = FileStore(store) if isinstance(store, str | Path) else store
-        require(not isinstance(attributes, str), "attributes must be a list of names, not one text")
-        known = None if features is None else tuple(features)
-        self._supported = Supported(known, frozenset(attributes), accept_kept_reports)
+        self._supported = Supported.of(features, attributes, keeps_reports=accept_kept_reports)
         self._entropy = entropy or SystemEntropy()
         self._on_outside = on_outside
         self._http = Http(url, key, PoolSettings(timeout_seconds, retry_seconds, MAX_RESPONSE_BYTES), transport)

@@ -107,10 +107,13 @@ def choose(params: Auto, n_features: int, expected_reports: int, attributes: Seq
 
 
 def _suits_map(params: Auto, n_features: int, expected_reports: int, attributes: Sequence[Categorical]) -> bool:
-    """Return whether `shifted_grid` finds the clusters of each category of one attribute, or clusters of any shape."""
+    """Return whether `shifted_grid` finds the clusters of each category of one attribute, at least one in each."""
     if n_features > MAX_SHIFTED_FEATURES or params.shape == "round" or len(attributes) > 1:
         return False
-    needed = MIN_EFFECTIVE_REPORTS * len(attributes[0].categories) ** 2
+    n_categories = len(attributes[0].categories)
+    if params.clusters is not None and params.clusters < n_categories:
+        return False
+    needed = MIN_EFFECTIVE_REPORTS * n_categories**2
     return effective_reports(expected_reports, params.epsilon_nano) >= needed
 
 

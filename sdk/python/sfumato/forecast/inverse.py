@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any, cast
 
 from sfumato.errors import InvalidSpec
-from sfumato.forecast.auto import choose, resolve, sketched_from
+from sfumato.forecast.auto import choose, sketched_from
 from sfumato.forecast.estimates import Needed, forecast
 from sfumato.forecast.monotone import largest_variance
 from sfumato.forecast.noise import detectable_mass_of, size_error_of
@@ -17,6 +17,11 @@ from sfumato.specs.attributes import Categorical
 from sfumato.validation import require_share
 
 _STEP = 2**0.25  # ratio between the numbers of reports at which a met target is checked again
+_UNKNOWN = {
+    "quality": "Quality was not measured for these parameters.",
+    "detectable_mass": "Which clusters stand out does not follow from public facts for this algorithm.",
+    "size_error": "The error of a size does not follow from public facts for these parameters.",
+}
 
 
 def reports_needed(
@@ -58,12 +63,11 @@ def reports_needed(
         raise InvalidSpec(f"give exactly one of quality, size_error and detectable_mass, not {given}")
     ((name, wish),) = named.items()
     require_share(wish, name)
-    if isinstance(algorithm, Auto) and not attributes:
-        return _of_auto(algorithm, n_features, named)
-    algorithm, _ = resolve(algorithm, n_features, MAX_JSON_INT, attributes)
-    planned_rounds(algorithm, n_features, 1, (), attributes)  # raises for unsupported arguments
     if attributes:
         return _of_categories(algorithm, n_features, attributes, name, wish)
+    if isinstance(algorithm, Auto):
+        return _of_auto(algorithm, n_features, named)
+    planned_rounds(algorithm, n_features, 1)  # raises for unsupported arguments
     if name == "quality":
         return _for_quality(algorithm, n_features, wish)
     if name == "size_error":
@@ -74,14 +78,21 @@ def reports_needed(
 def _of_categories(
     algorithm: Algorithm, n_features: int, attributes: tuple[Categorical, ...], name: str, wish: float
 ) -> Needed:
-    def is_met(n_reports: int) -> bool:
-        made = forecast(algorithm, n_features=n_features, expected_reports=n_reports, attributes=attributes)
-        if name == "quality":
-            return made.insufficient is None and made.quality is not None and made.quality.median >= wish
-        reached = getattr(made, name)
-        return reached is not None and reached <= wish
+    """Return the number by the forecasts themselves. `auto` may select another algorithm for each number."""
 
-    return _answer(smallest(is_met), f"the {name.replace('_', ' ')} for evenly frequent categories is {wish:.3g}")
+    def reached(n_reports: int) -> float | None:
+        made = forecast(algorithm, n_features=n_features, expected_reports=n_reports, attributes=attributes)
+        if name != "quality":
+            return cast("float | None", getattr(made, name))
+        return None if made.quality is None or made.insufficient is not None else made.quality.median
+
+    def is_met(n_reports: int) -> bool:
+        found = reached(n_reports)
+        return found is not None and (found >= wish if name == "quality" else found <= wish)
+
+    if reached(MAX_JSON_INT) is None:
+        return Needed(None, _UNKNOWN[name])
+    return _answer(smallest(is_met), f"the {name.replace('_', ' ')} of the forecast is {wish:.3g} or better")
 
 
 def _of_auto(params: Auto, n_features: int, named: dict[str, float]) -> Needed:
@@ -97,7 +108,7 @@ def _of_auto(params: Auto, n_features: int, named: dict[str, float]) -> Needed:
 def _for_quality(algorithm: Algorithm, n_features: int, wish: float) -> Needed:
     ceiling = ceiling_of(algorithm, n_features)
     if ceiling is None:
-        return Needed(None, "Quality was not measured for these parameters.")
+        return Needed(None, _UNKNOWN["quality"])
     if ceiling.median < wish:
         return Needed(None, f"No number of reports reaches it: the ceiling is {ceiling.median:.2f}.")
 
@@ -116,7 +127,7 @@ def _for_detectable_mass(algorithm: Algorithm, n_features: int, wish: float) -> 
         return least is not None and least <= wish
 
     if detectable_mass_of(algorithm, planned_rounds(algorithm, n_features, 1), 1) is None:
-        return Needed(None, "Which clusters stand out does not follow from public facts for this algorithm.")
+        return Needed(None, _UNKNOWN["detectable_mass"])
     return _answer(smallest(is_met), f"a cluster of {100 * wish:.3g} % of the people stands out")
 
 
@@ -126,7 +137,7 @@ def _for_size_error(algorithm: Algorithm, n_features: int, wish: float) -> Neede
         return variance is not None and size_error_of(algorithm, variance) <= wish
 
     if largest_variance(algorithm, n_features, 1) is None:
-        return Needed(None, "The error of a size does not follow from public facts for these parameters.")
+        return Needed(None, _UNKNOWN["size_error"])
     return _answer(smallest(is_met), f"a cluster's size is known to {100 * wish:.3g} % of the people")
 
 

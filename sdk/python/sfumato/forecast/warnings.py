@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from math import inf
 
 from sfumato.forecast.noise import NOISE_FACTOR, contrast, detectable_mass, puts_all_in_one, to_report_count
 from sfumato.forecast.quality import Band, FamilyBand
@@ -39,7 +40,7 @@ def insufficient_of(
 ) -> Insufficient | None:
     """Return why the reports are insufficient, or None if they can be sufficient.
 
-    In a label map, the people of each of V categories need the effective reports of all: N_eff >= 1e4 V^2.
+    In a label map, the people of each of V categories also need the effective reports of all: N_eff >= 1e4 V^2.
 
     Raises
     ------
@@ -53,7 +54,8 @@ def insufficient_of(
     if required is not None:
         return _too_few_for_centroids(params, n_features, n_reports, required, len(attributes))
     if attributes:
-        return _too_few_for_categories(n_reports, epsilon_nano, attributes[0])
+        found = _too_few_for_categories(n_reports, epsilon_nano, attributes[0]), _too_small(params, n_reports)
+        return max((each for each in found if each is not None), key=_least_reports, default=None)
     if puts_all_in_one(params, n_reports):
         needed = _steady_reports(epsilon_nano)
         return Insufficient(
@@ -61,6 +63,16 @@ def insufficient_of(
             f"{n_reports} reports are too few to estimate the number of clusters at this epsilon, so all people would "
             f"be in one cluster. {_describe_needed(needed)} Or give the number of clusters.",
         )
+    return _too_small(params, n_reports)
+
+
+def _least_reports(insufficient: Insufficient) -> float:
+    return inf if insufficient.reports_needed is None else insufficient.reports_needed
+
+
+def _too_small(params: Algorithm, n_reports: int) -> Insufficient | None:
+    """Apply the rule that each of K equal clusters stands out from the noise."""
+    epsilon_nano = params.epsilon_nano
     least = (
         LEAST_ESTIMATED if params.clusters is None and params.definition.counts_by == "agreement" else params.clusters
     )

@@ -98,14 +98,18 @@ def categorical_rounds(
     InvalidSpec
         The waves do not determine the parameters of the clusters.
     """
-    n_parameters = n_features + 2 + sum(len(each.categories) - 1 for each in attributes)
-    n_waves, clusters = params.slots or CATEGORY_WAVES, params.clusters or 1
+    require_waves(params.slots or CATEGORY_WAVES, n_features, attributes, params.clusters)
+    return phase_sketch_rounds(replace(params, refine="none"), n_features, expected_reports)
+
+
+def require_waves(n_waves: int, n_features: int, attributes: Sequence[Categorical], clusters: int | None) -> None:
+    """Raise InvalidSpec if waves do not determine the numbers of clusters with category shares, or of one cluster."""
+    n_parameters, clusters = n_features + 2 + sum(len(each.categories) - 1 for each in attributes), clusters or 1
     if n_waves < WAVES_PER_PARAMETER * n_parameters * clusters:
         raise InvalidSpec(
             f"{n_waves} waves do not determine {n_parameters} numbers of each of {clusters} clusters: use fewer "
-            "clusters or attributes, join categories, or increase slots"
+            "clusters or attributes, join categories, or use more waves (slots)"
         )
-    return phase_sketch_rounds(replace(params, refine="none"), n_features, expected_reports)
 
 
 def category_share_error(params: PhaseSketch, n_reports: int, n_attributes: int) -> float:

@@ -98,6 +98,8 @@ internal class OpenRound(val roundId: String, val collectionId: String, val epsi
  * @param capPerPeriod A second limit: the epsilon that this device spends on the dataset within a period. The device counts by
  *   its own clock, and its periods never go back. Without it, a service can spend the whole cap in a day.
  * @param now Clock for `capPerPeriod`, in seconds since 1970-01-01 UTC. Replace it in tests only.
+ * @param declaredAttributes Attributes that the app reports, with their values or bins. The device refuses rounds that declare
+ *   them otherwise. A name in `attributes` accepts each vocabulary, so a malicious service can learn whether a value is in one.
  * @throws InvalidSpec The cap or the dataset id is invalid.
  */
 public open class Device(
@@ -115,8 +117,11 @@ public open class Device(
     private val acceptKeptReports: Boolean = false,
     private val capPerPeriod: PeriodCap? = null,
     private val now: () -> Long = { System.currentTimeMillis() / 1000 },
-    private val attributes: List<String> = emptyList(),
+    attributes: List<String> = emptyList(),
+    declaredAttributes: List<DeclaredAttribute> = emptyList(),
 ) {
+    private val attributes: List<String> = attributes + declaredAttributes.map { it.name }
+    private val declarations = declaredAttributes.associate { it.name to it.declaration }
     internal val datasetId: String = readId(datasetId)
     private val capNano = parseEpsilon(cap)
     internal val http: Http = Http(url, key, retrySeconds, transport, clock)
@@ -288,6 +293,13 @@ public open class Device(
             throw RoundRefused(
                 "round ${round.roundId} needs attributes that this app does not report: ${unknown.joinToString()}. " +
                     "Pass their names as attributes to the device",
+            )
+        }
+        val other = spec.attributes.filter { (declarations[it.name] ?: it.declaration) != it.declaration }.map { it.name }
+        if (other.isNotEmpty()) {
+            throw RoundRefused(
+                "round ${round.roundId} declares ${other.joinToString()} with other values, bins or treatments of values than this app. " +
+                    "Pass the attributes of the dataset to the device",
             )
         }
         if (round.keepsReports && !acceptKeptReports) {

@@ -151,7 +151,7 @@ private fun readWeights(wire: Any?, most: Int): List<List<Long>> {
 private fun project(weights: List<Long>, point: DoubleArray): Long =
     weights.indices.sumOf { feature -> weights[feature] * cellIndex(point[feature], LATTICE) }
 
-/** Read the attributes of phases: few ones with a vocabulary, because each category needs waves. */
+/** Read the attributes of phases. They are few and have a vocabulary, because each category needs waves. */
 private fun readPhaseAttributes(wire: Any?): List<Attribute> {
     val attributes = list(wire, "attributes", 0, MAX_PHASE_ATTRIBUTES, ::readAttribute)
     check(attributes.map { it.name }.toSet().size == attributes.size) { "the attributes of phases must have unique names" }

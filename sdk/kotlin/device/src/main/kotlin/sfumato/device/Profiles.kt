@@ -12,7 +12,35 @@ private const val MAX_TEXT = 64
  *
  * `category` returns the place of a value among the categories. It throws InvalidPoint, without the value, if it is refused.
  */
-internal class Attribute(val name: String, val isNumeric: Boolean, val nCategories: Int, val category: (value: Any?) -> Int)
+internal class Attribute(
+    val name: String,
+    val isNumeric: Boolean,
+    val nCategories: Int,
+    /** The members that decide on the category of a value. */
+    val declaration: List<Any>,
+    val category: (value: Any?) -> Int,
+)
+
+/**
+ * An attribute as a dataset declares it. A device with it refuses rounds that declare an attribute of this name otherwise.
+ */
+public class DeclaredAttribute private constructor(public val name: String, internal val declaration: List<Any>) {
+    public companion object {
+        /** An attribute with a public vocabulary. `unknown` is refuse or other, and `missing` is refuse or category. */
+        public fun categorical(
+            name: String,
+            values: List<String>,
+            unknown: String = "refuse",
+            missing: String = "refuse",
+        ): DeclaredAttribute = of(mapOf("kind" to "categorical", "name" to name, "values" to values, "unknown" to unknown, "missing" to missing))
+
+        /** Numbers with public edges of bins. `missing` is refuse or category. */
+        public fun numeric(name: String, bins: List<Double>, missing: String = "refuse"): DeclaredAttribute =
+            of(mapOf("kind" to "numeric", "name" to name, "bins" to bins.map { JsonNumber(it.toString()) }, "missing" to missing))
+
+        private fun of(wire: Map<String, Any>): DeclaredAttribute = readAttribute(wire).let { DeclaredAttribute(it.name, it.declaration) }
+    }
+}
 
 /** Return a text of 1 to 64 characters. */
 private fun text(value: Any?, name: String): String {
@@ -37,11 +65,14 @@ private fun readCategorical(wire: Map<*, *>): Attribute {
     checkKeys(wire, "an attribute", listOf("name", "kind", "values"), listOf("unknown", "missing", "use", "weight"))
     val name = text(wire["name"], "the name of an attribute")
     val values = list(wire["values"], "values", 2, MAX_VALUES) { text(it, "$name: a value") }
-    check(values.toSet().size == values.size) { "$name: values must be unique" }
     val takesOther = choice(wire.getOrDefault("unknown", "refuse"), "$name: unknown", listOf("refuse", "other")) == "other"
     val takesMissing = readMissing(wire, name)
-    val nCategories = values.size + listOf(takesOther, takesMissing).count { it }
-    return Attribute(name, false, nCategories) { value ->
+    val categories = values + listOf("other").filter { takesOther } + listOf("missing").filter { takesMissing }
+    val nCategories = categories.size
+    check(categories.toSet().size == nCategories) {
+        "$name: values must be unique, and differ from the categories other and missing if these are used"
+    }
+    return Attribute(name, false, nCategories, listOf(values, takesOther, takesMissing)) { value ->
         if (isMissing(value)) return@Attribute missingCategory(name, takesMissing, nCategories)
         if (value !is String) throw InvalidPoint("$name must be text, or missing")
         val place = values.indexOf(value)
@@ -59,7 +90,7 @@ private fun readNumeric(wire: Map<*, *>): Attribute {
     val takesMissing = readMissing(wire, name)
     val nCategories = bins.size - 1 + if (takesMissing) 1 else 0
     val inner = bins.subList(1, bins.size - 1)
-    return Attribute(name, true, nCategories) { value ->
+    return Attribute(name, true, nCategories, listOf(bins, takesMissing)) { value ->
         if (isMissing(value)) return@Attribute missingCategory(name, takesMissing, nCategories)
         val number = (value as? Number)?.toDouble()
         if (number == null || !number.isFinite()) throw InvalidPoint("$name must be a finite number")

@@ -55,9 +55,10 @@ public class ShuffledDevice(
     capPerPeriod: PeriodCap? = null,
     now: () -> Long = { System.currentTimeMillis() / 1000 },
     attributes: List<String> = emptyList(),
+    declaredAttributes: List<DeclaredAttribute> = emptyList(),
 ) : Device(
     url, key, datasetId, cap, store, features, entropy, retrySeconds, transport, clock, onOutside,
-    capPerPeriod = capPerPeriod, now = now, attributes = attributes,
+    capPerPeriod = capPerPeriod, now = now, attributes = attributes, declaredAttributes = declaredAttributes,
 ) {
     private val shufflerKey = decodeBase64(shufflerKey) ?: throw InvalidSpec("shufflerKey must be base64")
     private var announced: Map<String, Announced> = emptyMap()

@@ -75,6 +75,11 @@ class BehavioursTest {
     }
 
     @Test
+    fun `a round with another declaration of an attribute is refused for each value`() {
+        checkDeclaredAttributes()
+    }
+
+    @Test
     fun `a position has the values of latitude and longitude by name`() {
         checkPosition()
     }
@@ -285,6 +290,30 @@ private fun checkUnexpectedFeatures() {
     for (cap in listOf("", "x", "0", "-1", "33", "1e-7", "0.0000000001", "NaN", "1e9999")) {
         expectThrown<InvalidSpec> { Device("http://service.example", "sfk", "ds_1", cap, MemoryStore()) }
     }
+}
+
+private fun checkDeclaredAttributes() {
+    val plan = """{"kind":"categorical","name":"plan","values":["free","pro"],"use":"cluster","weight":1.0}"""
+    val open = OPEN.replace("""{"type":"grid","cells":[4]}""", """{"type":"phase","weights":[[900]],"phases":4,"attributes":[$plan],"characters":[[1]]}""")
+    fun report(declared: List<DeclaredAttribute>, value: String?): Receipt {
+        val service = ScriptedService(readJson(open))
+        val device = Device("http://service.example", "sfk_device", "ds_1", "2", MemoryStore(), transport = service, declaredAttributes = declared)
+        return device.report(NamedRecord(mapOf("x" to 0.6), mapOf("plan" to value)))
+    }
+    checkEqual(report(listOf(DeclaredAttribute.categorical("plan", listOf("free", "pro"))), "pro").outcome, Outcome.SENT)
+    val others = listOf(
+        DeclaredAttribute.categorical("plan", listOf("free", "gold")),
+        DeclaredAttribute.categorical("plan", listOf("free", "pro"), unknown = "other"),
+        DeclaredAttribute.categorical("plan", listOf("free", "pro"), missing = "category"),
+        DeclaredAttribute.numeric("plan", listOf(0.0, 1.0, 2.0)),
+    )
+    for (declared in others) {
+        for (value in listOf("free", "gold", null)) {
+            val error = expectThrown<RoundRefused> { report(listOf(declared), value) }
+            checkEqual("declares plan" in error.message!!, true)
+        }
+    }
+    expectThrown<InvalidSpec> { DeclaredAttribute.categorical("plan", listOf("free"), unknown = "drop") }
 }
 
 private fun checkRecordCheck() {
