@@ -333,7 +333,7 @@ def fit_log_density(
     Minimise, with f = softmax(g) and g = IDCT(sqrt(S) u),
         loss(f) + ½ |u|².
     A refit scales u by the curvature of the loss and ends earlier. Unless it takes all steps, its density is within
-    .003 of the minimum (total variation), where noise moves it by .07 to .3.
+    .002 of the minimum (total variation), where noise moves it by .07 to .3.
 
     Parameters
     ----------

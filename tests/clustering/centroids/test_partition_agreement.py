@@ -116,6 +116,12 @@ class TestVerdict:
         assert rated["verdict"] == verdict
         assert rate(ExpectedLoss(1.0, 1.0, 1.0), PartitionAgreement(source, 1.0, 0.0))["verdict"] == "reliable"
 
+    @pytest.mark.parametrize("index", [0.5, 0.97, 1.0])
+    def test_centres_alone_are_doubtful(self, index):
+        rated = rate(ExpectedLoss(1.0, 1.0, 1.0), PartitionAgreement("centres", index, 0.0))
+        assert rated["verdict"] == "doubtful"
+        assert "Another run" in rated["verdict_reason"]
+
     def test_the_worst_ground_decides_and_is_named(self):
         rated = rate(ExpectedLoss(2.5, 1.5, 3.0), PartitionAgreement("cells", 1.0, 0.0))
         assert rated["verdict"] == "doubtful"
