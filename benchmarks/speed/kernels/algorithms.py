@@ -28,7 +28,7 @@ from sfumato.specs.central import DpKmeans
 Floats = NDArray[np.float64]
 Labels = NDArray[np.int64]
 
-GIVEN_SECONDS, COUNTED_SECONDS = 0.1, 0.3  # bars of 100,000 reports to a map, with K given and counted
+GIVEN_SECONDS, COUNTED_SECONDS = 0.1, 0.3  # bars of a map of 100,000 reports, with K given and counted
 MIN_ARI = 0.5  # against the true clusters; a worse result is not timed
 SERVER = "the server's part, from the reports in the log to the model; devices excluded"
 WHOLE = "everything, with encoding and perturbation on devices"
@@ -80,7 +80,7 @@ def _grids(setting: Setting, peer: Peer) -> Iterator[Measurement]:
         _check(name, found.value, truth)
         yield compare(f"{tag}, {n:,} people, devices included", name, ([took], [found.seconds]), bar=1.0, note=WHOLE)
     for clusters, limit in ((shape.n_clusters, GIVEN_SECONDS), (None, COUNTED_SECONDS)):
-        yield _map(setting, ShiftedGrid(epsilon=4.0, clusters=clusters), points, truth, limit * n / 100_000)
+        yield _map(setting, ShiftedGrid(epsilon=4.0, clusters=clusters), points, truth, limit)
 
 
 def _map(setting: Setting, params: ShiftedGrid, points: Floats, truth: Labels, limit: float) -> Measurement:
