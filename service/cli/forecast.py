@@ -1,6 +1,6 @@
 """Print the cost and accuracy of an algorithm as a table or as JSON, without a service: `sfumato forecast`."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import Any, cast
@@ -38,6 +38,7 @@ from sfumato.specs import (
     circles_of,
     local_algorithm_from_wire,
 )
+from sfumato.specs.attributes import Categorical
 
 MANY_JOBS = 10  # jobs of which the cost together is printed
 
@@ -67,6 +68,7 @@ def print_forecast(
     n_features: int,
     *,
     n_periodic: int,
+    n_categories: Sequence[int],
     n_reports: int | None,
     n_records: int | None,
     delta: float,
@@ -86,6 +88,8 @@ def print_forecast(
         Type of the algorithm.
     n_periodic : int
         Number of the features that are periodic. A shifted grid has one cell less along each of them.
+    n_categories : sequence of int
+        Over reports: number of categories of each clustering attribute.
     n_reports, n_records : int or None
         Expected size; exactly one is not None.
     shape : str or None
@@ -118,27 +122,31 @@ def print_forecast(
     if n_reports is not None and n_records is None:
         if delta:
             raise InvalidSpec("--delta must come with --records: add it, or remove --delta")
-        local = local_algorithm_from_wire(wire)
-        circles = _find_circles(resolve(local, n_features, n_reports)[0], n_features, n_periodic)
+        local, attributes = local_algorithm_from_wire(wire), _declare_attributes(n_categories)
+        circles = _find_circles(resolve(local, n_features, n_reports, attributes)[0], n_features, n_periodic)
+        over: dict[str, Any] = {"n_features": n_features, "expected_reports": n_reports}
+        over |= {"circles": circles, "attributes": attributes}
         releases_cost = None
         if is_shuffled:
-            size: dict[str, Any] = {"n_features": n_features, "expected_reports": n_reports, "circles": circles}
-            terms = size | releases.terms(n_reports)
+            terms = over | releases.terms(n_reports)
             if releases.epsilon is not None:
                 found_nano = local_epsilon_for(local, parse_epsilon(releases.epsilon), **terms)
                 local = replace(local, epsilon=found_nano / NANO)
             releases_cost = Cost(*forecast_releases(local, **terms), _forecast_mu2(local, terms))
         if occupied_share is not None:
             raise InvalidSpec("--occupied-share must come with --records: add it, or remove --occupied-share")
-        found = forecast(local, n_features=n_features, expected_reports=n_reports, family=family, circles=circles)
+        found = forecast(local, family=family, **over)
         if has_target:
-            found = replace(found, needed=reports_needed(local, n_features, **cast(dict[str, Any], targets)))
+            needed = reports_needed(local, n_features, attributes=attributes, **cast(dict[str, Any], targets))
+            found = replace(found, needed=needed)
         _print_local(found, releases_cost, as_json=as_json, console=console)
     elif n_records is not None and n_reports is None:
         if is_shuffled:
             raise InvalidSpec("--honest-share is not available with --records")
         if has_target:
             raise InvalidSpec("--quality, --size-error and --detectable-mass are not available with --records")
+        if n_categories:
+            raise InvalidSpec("--categories must come with --reports: over records, count each category as a feature")
         central = central_algorithm_from_wire(wire | ({"delta": delta} if delta else {}))
         _find_circles(resolve_central(central, n_features)[0], n_features, n_periodic)
         found_records = forecast_records(
@@ -147,6 +155,14 @@ def print_forecast(
         _print_central(found_records, as_json=as_json, console=console)
     else:
         raise InvalidSpec("give exactly one of --reports and --records")
+
+
+def _declare_attributes(n_categories: Sequence[int]) -> tuple[Categorical, ...]:
+    """Return one clustering attribute for each number of categories. Raise InvalidSpec."""
+    return tuple(
+        Categorical(f"attribute {place}", tuple(map(str, range(n))), use="cluster")
+        for place, n in enumerate(n_categories, 1)
+    )
 
 
 def _find_circles(algorithm: Algorithm | CentralAlgorithm, n_features: int, n_periodic: int) -> tuple[int, ...]:

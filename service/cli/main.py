@@ -275,6 +275,10 @@ def budget(
 def forecast(
     features: Annotated[int, typer.Option(min=1, help="Number of features.")],
     periodic: Annotated[int, typer.Option(min=0, help="Number of the features that are periodic.")] = 0,
+    categories: Annotated[
+        list[int] | None,
+        typer.Option(min=2, help="With --reports: number of categories of a clustering attribute; once for each."),
+    ] = None,
     epsilon: Annotated[
         float | None, typer.Option(help="Privacy budget of one device; with --records, privacy budget of the job.")
     ] = None,
@@ -326,6 +330,7 @@ def forecast(
             clusters,
             features,
             n_periodic=periodic,
+            n_categories=categories or (),
             n_reports=reports,
             n_records=records,
             delta=delta,

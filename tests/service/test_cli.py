@@ -26,10 +26,11 @@ from sfumato.forecast import (
     forecast_releases,
     forecast_to_wire,
     records_forecast_to_wire,
+    reports_needed,
 )
 from sfumato.privacy.accounting import NANO, format_epsilon
 from sfumato.privacy.gaussian_privacy import epsilon_of
-from sfumato.specs import PrivateKmeans, ShiftedGrid, UniformGrid
+from sfumato.specs import Algorithm, Auto, PhaseSketch, PrivateKmeans, ShiftedGrid, UniformGrid
 from sfumato.specs.attributes import Categorical, Numeric
 from tests.service.api import FEATURES, stranger
 from tests.service.commands import Run, run_command
@@ -335,6 +336,36 @@ class TestForecast:
         over_records = (*self.ARGUMENTS, "--records", "50000", "--periodic", "1")
         assert "private_kmeans" in run(*over_records).stdout
         assert "does not take periodic" in run(*over_records, "--algorithm", "dp_kmeans", status=1).output
+
+    @pytest.mark.parametrize(
+        ("algorithm", "n_categories"),
+        [(ShiftedGrid(1.0, 3), (2,)), (PhaseSketch(1.0, 3), (5, 4)), (Auto(1.0, 3), (2,))],
+    )
+    def test_of_attributes_has_their_symbols(
+        self, run: Run, algorithm: Algorithm, n_categories: tuple[int, ...]
+    ) -> None:
+        named = [part for n in n_categories for part in ("--categories", str(n))]
+        arguments = (*self.ARGUMENTS, "--algorithm", algorithm.type, "--reports", "50000", *named)
+        document = json.loads(run(*arguments, "--json").stdout)
+        attributes = tuple(
+            Categorical(f"attribute {number}", [f"value {place}" for place in range(n)], use="cluster")
+            for number, n in enumerate(n_categories, 1)
+        )
+        over: dict[str, Any] = {"n_features": 2, "expected_reports": 50_000, "attributes": attributes}
+        assert document == forecast_to_wire(forecast(algorithm, **over))
+        released = json.loads(run(*arguments, "--honest-share", "1", "--json").stdout)["shuffled"]["epsilon"]
+        terms = over | {"min_batch": 50_000, "honest_share": Fraction(1), "delta_atto": 10**12}
+        assert released == forecast_releases(algorithm, **terms)[0] / NANO
+        needed = reports_needed(algorithm, 2, size_error=0.01, attributes=attributes)
+        assert needed.reason in run(*arguments, "--size-error", "0.01").stdout
+
+    def test_of_attributes_refuses_what_no_round_has(self, run: Run) -> None:
+        for more, message in (
+            (("--reports", "50000", "--categories", "1"), "2"),
+            (("--reports", "50000", "--algorithm", "uniform_grid", "--categories", "2"), "attribute"),
+            (("--records", "50000", "--categories", "2"), "count each category as a feature"),
+        ):
+            assert message in run(*self.ARGUMENTS, *more, status=2 if more[-1] == "1" else 1).output
 
     def test_over_records_prints_a_table_or_json(self, run: Run) -> None:
         arguments = (*self.ARGUMENTS, "--records", "50000")
