@@ -78,6 +78,13 @@ class CategoryClusters(NamedTuple):
         share = float(fitted.mixture.places.shares[left_out])
         return climb(self.waves.firsts, self._add(fitted.mixture.take(kept), share), self.limits, n_steps)
 
+    def drop(self, fitted: CategoryFit, left_out: int, n_steps: int) -> CategoryFit:
+        """Return the fit from a start without one cluster."""
+        kept = fitted.mixture.take(np.delete(np.arange(fitted.n_clusters), left_out))
+        sizes = raise_to_floor(kept.places.shares, self.limits)
+        start = kept._replace(places=kept.places._replace(shares=sizes))
+        return climb(self.waves.firsts, start, self.limits, n_steps)
+
     def climb(self, fitted: CategoryFit) -> CategoryFit:
         """Return the fit after all steps. Shares near zero converge slowly."""
         return climb(self.waves, fitted.mixture, self.limits, LAST_STEPS)

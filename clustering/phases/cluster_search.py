@@ -48,6 +48,9 @@ class ClusterFits(Protocol[F]):
     def move(self, fitted: F, left_out: int, n_steps: int) -> F:
         """Return the fit from a start with one cluster moved to the peak of the others' residual."""
 
+    def drop(self, fitted: F, left_out: int, n_steps: int) -> F:
+        """Return the fit from a start without one cluster."""
+
     def climb(self, fitted: F) -> F:
         """Return the fit after all steps."""
 
@@ -84,6 +87,12 @@ def swap_clusters(fits: ClusterFits[F], best: F) -> F:
     return best
 
 
+def drop_cluster(fits: ClusterFits[F], fitted: F) -> F:
+    """Return the best fit of one cluster less, from starts that leave out one cluster each."""
+    starts = [fits.drop(fitted, left_out, START_STEPS) for left_out in range(fitted.n_clusters)]
+    return fits.climb(min(starts, key=lambda start: start.nll))
+
+
 def count_clusters(fits: ClusterFits[F], n_reports: int, n_supported: int, largest: int = MAX_COUNTED) -> CountedFit[F]:
     """Return the number of clusters with the least 2 NLL + C p a, up to `largest`, and their fit.
 
@@ -94,7 +103,8 @@ def count_clusters(fits: ClusterFits[F], n_reports: int, n_supported: int, large
     One cluster and the supported number are compared first, because in many features each single cluster of
     many gains less than its cost. Neighbours of the better number follow, until `PATIENCE` numbers on both
     sides are worse. Each number starts from a greedy start, and from the fit of the number below plus a
-    cluster. The selected number gets a full `search_clusters`.
+    cluster. The selected number gets a full `search_clusters`. Then single clusters are left out while this lowers
+    the criterion: a fit can have a cluster where nobody is, because the widths of others are far too small.
 
     Parameters
     ----------
@@ -121,6 +131,13 @@ def count_clusters(fits: ClusterFits[F], n_reports: int, n_supported: int, large
             waiting = [number for number in near if 1 <= number <= largest and number not in found][:1]
     full = min((found[best], search_clusters(fits, best)), key=lambda fitted: fitted.nll)
     criteria[best] = 2 * full.nll + best * cost
+    while best > 1:
+        known = [found[best - 1]] if best - 1 in found else []
+        fewer = min([drop_cluster(fits, full), *known], key=lambda fitted: fitted.nll)
+        criteria[best - 1] = 2 * fewer.nll + (best - 1) * cost
+        if criteria[best - 1] >= criteria[best]:
+            break
+        full, best = fewer, best - 1
     close = [number for number in criteria if criteria[number] <= criteria[best] + CLOSE * cost]
     gains = None
     if best > 1:  # the numbers beside the best one were compared

@@ -51,6 +51,11 @@ class RoundClusters(NamedTuple):
         start = _move_cluster(self.sketch, fitted.mixture, left_out, self.limits, self.words)
         return climb(self.sketch, start, self.limits, n_steps)
 
+    def drop(self, fitted: Fitted, left_out: int, n_steps: int) -> Fitted:
+        """Return the fit from a start without one cluster."""
+        kept = fitted.mixture.take(np.delete(np.arange(fitted.n_clusters), left_out))
+        return climb(self.sketch, kept._replace(shares=raise_to_floor(kept.shares, self.limits)), self.limits, n_steps)
+
     def climb(self, fitted: Fitted) -> Fitted:
         """Return the fit after all steps."""
         return climb(self.sketch, fitted.mixture, self.limits)

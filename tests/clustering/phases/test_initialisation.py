@@ -1,10 +1,13 @@
 """Test the starts of a sketch fit, the swaps that leave a wrong optimum, and the number of clusters."""
 
+from typing import ClassVar, NamedTuple
+
 import numpy as np
 import pytest
 
-from clustering.phases.cluster_search import NOISE_COST
+from clustering.phases.cluster_search import NOISE_COST, cluster_cost, count_clusters, drop_cluster
 from clustering.phases.initialisation import (
+    RoundClusters,
     count,
     find_peak,
     first_harmonics,
@@ -12,7 +15,7 @@ from clustering.phases.initialisation import (
     search,
     swap_clusters,
 )
-from clustering.phases.mixture_fit import Mixture, climb, nll
+from clustering.phases.mixture_fit import Fitted, Mixture, climb, nll
 from clustering.phases.waves import limits_for
 from clustering.random import PublicWords
 from tests import naive_phase
@@ -29,6 +32,37 @@ def sketched(n=30_000, centres=CENTRES, shares=(0.5, 0.3, 0.2)):
 def distances(found, true):
     """Return the distance of each true centre from the nearest found one."""
     return np.linalg.norm(found[None] - true[:, None], axis=2).min(axis=1)
+
+
+COST = cluster_cost(5, 30_000)
+
+
+class Reduction(NamedTuple):
+    """A fit of so many clusters."""
+
+    n_clusters: int
+    nll: float
+
+
+class Reductions:
+    """Fits with better likelihoods after a cluster is left out of a larger fit."""
+
+    start_widths = (0.05,)
+    n_parameters = 5
+    before: ClassVar = {n: -100.0 * min(n, 6) for n in range(1, 9)}
+    after: ClassVar = {3: -400.0, 4: -600.0, 5: -600.0, 6: -600.0}
+
+    def place(self, n_clusters, width, below, n_steps):
+        return Reduction(n_clusters, self.before[n_clusters])
+
+    def move(self, fitted, left_out, n_steps):
+        return fitted
+
+    def drop(self, fitted, left_out, n_steps):
+        return Reduction(fitted.n_clusters - 1, self.after[fitted.n_clusters - 1] + left_out)
+
+    def climb(self, fitted):
+        return fitted
 
 
 class TestPublicWords:
@@ -125,6 +159,21 @@ class TestCount:
         gain = (counted.criteria[5] - counted.criteria[6] + 10 * NOISE_COST) / 2
         assert counted.gains is not None
         assert counted.gains[1] == pytest.approx(gain / (5 * np.log(20_000)))
+
+    def test_a_cluster_without_people_is_left_out(self):
+        """A fit to random phases has a cluster where nobody is, and others that are too narrow."""
+        given, limits = sketched(), limits_for(3)
+        empty = Mixture(np.vstack([CENTRES, [0.1, 0.9, 0.1]]), np.array([0.4, 0.25, 0.15, 0.2]), np.full(4, 0.03))
+        fewer = drop_cluster(RoundClusters(given, limits, PublicWords(9)), Fitted(empty, nll(given, empty), False))
+        assert fewer.nll == pytest.approx(search(given, 3, limits, PublicWords(4)).nll, abs=0.01)
+
+    def test_clusters_are_left_out_while_the_criterion_falls(self):
+        """The search finds six clusters, although it can reach a better fit of four from them."""
+        counted = count_clusters(Reductions(), 30_000, 6)
+        assert counted.fitted == Reduction(4, -600.0)
+        assert counted.criteria == {n: 2 * Reductions.after[n] + n * COST for n in (3, 4, 5, 6)} | {
+            n: 2 * Reductions.before[n] + n * COST for n in (1, 7, 8)
+        }
 
     @pytest.mark.parametrize("n", [1, 20_000])
     def test_an_even_density_or_one_report_is_one_cluster(self, n):
