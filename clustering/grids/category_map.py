@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustering.density.confidence import Confidence
-from clustering.density.label_map import describe_agreement, rank_by_mass
+from clustering.density.label_map import rank_by_mass
 from clustering.density.map_agreement import NO_AGREEMENT, Agreement
 from clustering.density.map_division import MapDivision, Undivided, agreement_table, divide, judge
 from clustering.grids.density_fit import Category, DensityFit, fit_category
@@ -119,11 +119,13 @@ class CategoryDivision:
         return [(name, part, share) for name, part, share in each if len(part.cut.bumps) > 1]
 
     def reason(self) -> str:
-        """Return the sentences that the verdict follows from, for each category with several clusters."""
+        """Return the sentences that the verdict follows from, with figures of the categories with several clusters."""
         if not self._divided:
             return "Each category has one cluster, and one cluster agrees with everything."
-        each = " ".join(f"{name}: {part.reason()}" for name, part, _ in self._divided)
-        return f"{describe_agreement(self.expected_agreement())} {each}"
+        each = ", ".join(f"{name} {part.expected_agreement().value:.2f}" for name, part, _ in self._divided)
+        text = f"{self.expected_agreement().sentence} By category: {each}."
+        dividing = ", ".join(name for name, part, _ in self._divided if part.may_divide)
+        return f"{text} Bumps may divide the clusters of {dividing} further." if dividing else text
 
     def diagnostics(self, trust: Confidence) -> dict[str, Any]:
         """Return the published diagnostics: those of the whole map, and `categories` with those of each.
