@@ -107,6 +107,17 @@ class TestAMapOfCategories:
         assert found.verdict.value != "reliable"
 
 
+    def test_has_no_detectable_cluster_of_a_category_without_people(self) -> None:
+        _, points, codes = blobs(5000)
+        empty = Categorical("plan", ["free", "pro", "gold"], use="cluster")
+        found = simulate(PARAMS, points, seed=1, attributes=[empty], codes=codes[:, None])
+        of_nobody = found.category_shares["plan"][:, 2] == 1
+        assert of_nobody.any()
+        clear = np.array(found.diagnostics["detectable"])
+        assert not clear[of_nobody].any()
+        assert clear[~of_nobody].all()
+
+
 class TestTheAgreement:
     def test_of_the_whole_is_the_index_of_the_whole_map(self) -> None:
         chance = np.random.default_rng(3)
