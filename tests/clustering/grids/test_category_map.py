@@ -106,7 +106,6 @@ class TestAMapOfCategories:
         assert any("are few for the people of free, pro" in each for each in found.warnings)
         assert found.verdict.value != "reliable"
 
-
     def test_has_no_detectable_cluster_of_a_category_without_people(self) -> None:
         _, points, codes = blobs(5000)
         empty = Categorical("plan", ["free", "pro", "gold"], use="cluster")
