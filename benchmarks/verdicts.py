@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import ArrayLike
 
-ROUNDING = 1e-3  # of the ends of a stated interval
+ROUNDING = 1e-3  # tolerance at the ends of a stated interval
 
 
 def describe_verdicts(name: str, true: ArrayLike, verdicts: ArrayLike) -> str:
