@@ -24,6 +24,7 @@ from scipy.stats import rankdata
 
 from benchmarks.output import append_runs, read_runs
 from benchmarks.quality.data import Labels, Points, read_file
+from benchmarks.verdicts import describe_intervals, describe_verdicts
 from clustering.density.map_agreement import Agreement
 from clustering.density.map_division import DOUBTFUL, RELIABLE, TABLE_FILE
 from clustering.grids.shifted_grid import fit, shifted_grid
@@ -202,28 +203,23 @@ def _mean_over_sets(rows: Sequence[Row]) -> str:
 
 def _report_trust(title: str, rows: Sequence[Row]) -> Iterable[str]:
     ari, estimates = np.array([row["ari"] for row in rows]), left_out(rows)
-    covered = np.empty(len(rows), dtype=np.bool_)
+    lowest, highest = np.empty(len(rows)), np.empty(len(rows))
     for name in {row["set"] for row in rows}:
         own = np.array([row["set"] == name for row in rows])
         rest = [row for row in rows if row["set"] != name]
         lower, upper = (np.array(bound) for bound in bounds(rest, estimates[~own]))
         place = np.searchsorted(PLACES, estimates[own], side="right")
-        low, high = (estimates[own] + lower[place]).clip(0), (estimates[own] + upper[place]).clip(None, 1)
-        covered[own] = (ari[own] >= low - 1e-3) & (ari[own] <= high + 1e-3)
+        lowest[own] = (estimates[own] + lower[place]).clip(0)
+        highest[own] = (estimates[own] + upper[place]).clip(None, 1)
     low = ari < 0.6
     ranks = rankdata(-estimates)
     auc = (ranks[low].sum() - low.sum() * (low.sum() + 1) / 2) / (low.sum() * (~low).sum())
     yield (
         f"{title}, {len(rows)} runs: correlation {np.corrcoef(estimates, ari)[0, 1]:.3f}, MAE "
-        f"{np.abs(estimates - ari).mean():.3f}, AUC for ARI < .6 {auc:.3f}, coverage {covered.mean():.3f}"
+        f"{np.abs(estimates - ari).mean():.3f}, AUC for ARI < .6 {auc:.3f}, {describe_intervals(ari, lowest, highest)}"
     )
-    verdict = np.array([row["verdict"] for row in rows])
-    bad, good, reliable = ari < 0.4, ari > 0.8, verdict == "reliable"
-    yield (
-        f"{title}: of ARI < .4 ({bad.sum()}) not doubtful {np.mean(verdict[bad] != 'doubtful'):.3f}; of ARI > .8 "
-        f"({good.sum()}) doubtful {np.mean(verdict[good] == 'doubtful'):.3f}; reliable ({reliable.sum()}) with "
-        f"ARI >= .7 {np.mean(ari[reliable] >= 0.7) if reliable.any() else np.nan:.3f}; cut-offs {DOUBTFUL}, {RELIABLE}"
-    )
+    verdicts = describe_verdicts("ARI", ari, [row["verdict"] for row in rows])
+    yield f"{title}: {verdicts}; cut-offs {DOUBTFUL}, {RELIABLE}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from benchmarks.coarse_maps import FEATURES, GROUPS, SETS, Draw
 from benchmarks.output import append_runs, read_runs
+from benchmarks.verdicts import describe_intervals, describe_verdicts
 from clustering.grids.shifted_grid import fit, shifted_grid
 from clustering.metrics import adjusted_rand_index
 from clustering.simulate import SeededEntropy, collect
@@ -116,17 +117,13 @@ def report(rows: Sequence[Row]) -> Iterable[str]:
         own = [row for row in rows if row["given"] == given and "value" in row]
         if not own:
             continue
-        value, lower, upper, agreement = (
+        value, lower, upper, true = (
             np.array([row[key] for row in own]) for key in ("value", "lower", "upper", "agreement")
         )
-        verdict = np.array([row["verdict"] for row in own])
-        inside = (agreement >= lower - 1e-3) & (agreement <= upper + 1e-3)
-        poor, reliable = agreement < 0.4, verdict == "reliable"
         yield (
-            f"{'given' if given else 'counted'}, {len(own)} runs: inside the interval {inside.mean():.2f}, above it "
-            f"{(agreement > upper + 1e-3).mean():.2f}; mean error {np.abs(value - agreement).mean():.3f}; reliable "
-            f"{reliable.sum()}, of these agreement >= .7 {(agreement[reliable] >= 0.7).sum()}; of agreement < .4 "
-            f"({poor.sum()}) not doubtful {(verdict[poor] != 'doubtful').sum()}"
+            f"{'given' if given else 'counted'}, {len(own)} runs: {describe_intervals(true, lower, upper)}; mean error "
+            f"{np.abs(value - true).mean():.3f}; "
+            f"{describe_verdicts('agreement', true, [row['verdict'] for row in own])}"
         )
 
 

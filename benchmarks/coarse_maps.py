@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.output import append_runs, read_runs
+from benchmarks.verdicts import describe_verdicts
 from clustering.grids.shifted_grid import fit, shifted_grid
 from clustering.metrics import adjusted_rand_index
 from clustering.simulate import SeededEntropy, collect
@@ -241,16 +242,8 @@ def report(rows: Sequence[Row]) -> Iterable[str]:
         own = [row for row in rows if row["half"] == half and (row["true_clusters"], row["clusters"]) != (1, 1)]
         if not own:
             continue
-        index = np.array([row["index"] for row in own])
-        verdict = np.array([row["verdict"] for row in own])
-        poor, good, reliable = index < 0.4, index > 0.8, verdict == "reliable"
-        yield (
-            f"{half}, {len(own)} runs: of index < .4 ({poor.sum()}) not doubtful "
-            f"{(verdict[poor] != 'doubtful').sum()}; of index > .8 ({good.sum()}) doubtful "
-            f"{(verdict[good] == 'doubtful').sum()}; reliable {reliable.sum()}, of these index >= .7 "
-            f"{(index[reliable] >= 0.7).sum()}; of index >= .9 ({(index >= 0.9).sum()}) reliable "
-            f"{reliable[index >= 0.9].sum()}"
-        )
+        verdicts = describe_verdicts("index", [row["index"] for row in own], [row["verdict"] for row in own])
+        yield f"{half}, {len(own)} runs: {verdicts}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

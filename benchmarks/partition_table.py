@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.output import append_runs, read_runs
+from benchmarks.verdicts import describe_intervals, describe_verdicts
 from clustering.centroids.partition_agreement import BELOW_ALL, TABLE_FILE, AgreementRanges, Source
 from clustering.density.map_agreement import adjusted_rand
 from clustering.simulate import simulate, simulate_central
@@ -248,18 +249,9 @@ def report(rows: Sequence[Row]) -> Iterable[str]:
 
 
 def _describe(rows: Sequence[Row]) -> str:
-    true = np.array([row["agreement"] for row in rows])
-    verdicts = np.array([row["verdict"] for row in rows])
-    expected = np.array([row["expected"] for row in rows])
-    reliable, poor, good = verdicts == "reliable", true < 0.4, true >= 0.9
-    covered = (true >= expected[:, 1] - 1e-3) & (true <= expected[:, 2] + 1e-3)
-    return (
-        f"{len(rows)} runs: reliable {reliable.sum()}, of these agreement >= .7 "
-        f"{(true[reliable] >= 0.7).mean() if reliable.any() else np.nan:.2f}; inside the interval "
-        f"{covered.mean():.2f}; of agreement < .4 ({poor.sum()}) not doubtful "
-        f"{(verdicts[poor] != 'doubtful').sum()}; "
-        f"of agreement >= .9 ({good.sum()}) reliable {reliable[good].mean() if good.any() else np.nan:.2f}"
-    )
+    true, expected = [row["agreement"] for row in rows], np.array([row["expected"] for row in rows])
+    intervals = describe_intervals(true, expected[:, 1], expected[:, 2])
+    return f"{len(rows)} runs: {intervals}; {describe_verdicts('agreement', true, [row['verdict'] for row in rows])}"
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -8,7 +8,6 @@ from math import inf
 from typing import NamedTuple, TypedDict
 
 from clustering.centroids.partition_agreement import PartitionAgreement
-from clustering.density.label_map import describe_agreement
 from sfumato.model.precision import ExpectedAgreement, ExpectedLoss, Verdict
 
 GOOD_LOSS, BAD_LOSS = 1.3, 2.0  # largest upper end of a reliable loss; loss from which a result is doubtful
@@ -37,11 +36,7 @@ def judge_loss(loss: ExpectedLoss, bad_from: float) -> Ground:
         verdict = Verdict.DOUBTFUL
     else:
         verdict = Verdict.RELIABLE if loss.upper <= GOOD_LOSS else Verdict.UNCERTAIN
-    return Ground(
-        verdict,
-        f"The loss is about {loss.value:.2f} times that of the best centroids (80 % interval: {loss.lower:.2f} to "
-        f"{loss.upper:.2f}).",
-    )
+    return Ground(verdict, loss.sentence)
 
 
 class Rating(TypedDict):
@@ -91,7 +86,7 @@ def judge_agreement(agreement: ExpectedAgreement, least: float = LEAST_AGREES) -
         verdict = Verdict.DOUBTFUL
     else:
         verdict = Verdict.UNCERTAIN
-    return Ground(verdict, describe_agreement(agreement))
+    return Ground(verdict, agreement.sentence)
 
 
 def decide(*grounds: Ground) -> Ground:

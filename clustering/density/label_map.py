@@ -182,14 +182,6 @@ def _own_categories(labels: NDArray[np.int64], n_regions: int) -> NDArray[np.flo
     return shares
 
 
-def describe_agreement(agreement: ExpectedAgreement) -> str:
-    """Return an expected agreement as a sentence."""
-    return (
-        f"Another run would agree with these clusters to about {agreement.value:.2f} (80 % interval: "
-        f"{agreement.lower:.2f} to {agreement.upper:.2f})."
-    )
-
-
 def centres_of(
     labels: NDArray[np.int64], density: NDArray[np.float64], circles: Sequence[int] = ()
 ) -> NDArray[np.float64]:

@@ -18,7 +18,6 @@ from clustering.density.bump_fit import BumpFit
 from clustering.density.cluster_count import SELECTION, ClusterCount, count_clusters
 from clustering.density.excess_mass import Regions
 from clustering.density.expected_error import disagreement
-from clustering.density.label_map import describe_agreement
 from clustering.density.levels import describe_levels
 from clustering.density.map_agreement import NO_AGREEMENT, Agreement, Comparison, Selection
 from sfumato.model.precision import ExpectedAgreement, Verdict
@@ -183,7 +182,7 @@ class MapDivision:
 
     def reason(self) -> str:
         """Return the sentences that the verdict follows from."""
-        agrees = describe_agreement(self.expected_agreement())
+        agrees = self.expected_agreement().sentence
         if not self.may_divide or len(self.cut.bumps) == 1:
             return agrees
         return f"{agrees} Bumps with about {self.undivided:.0%} of the people may divide these clusters further."

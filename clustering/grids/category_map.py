@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clustering.density.confidence import Confidence
-from clustering.density.label_map import describe_agreement, rank_by_mass
+from clustering.density.confidence import DETECTABLE_ERRORS, Confidence
+from clustering.density.label_map import rank_by_mass, region_totals
 from clustering.density.map_agreement import NO_AGREEMENT, Agreement
 from clustering.density.map_division import MapDivision, Undivided, agreement_table, divide, judge
 from clustering.grids.density_fit import Category, DensityFit, fit_category
@@ -51,14 +51,24 @@ class CategoryDivision:
     density: NDArray[np.float64]
     order: NDArray[np.int64]
 
-    def detectable(self, trust: Confidence) -> list[bool]:
-        """Return whether each cluster stands out from the noise, by its excess among all people."""
+    def detectable(self, trust: Confidence, errors: NDArray[np.float64]) -> list[bool]:
+        """Return whether each cluster stands out from the noise, by its size and by its excess among all people.
+
+        The single cluster of a category has no excess. If the category is empty, its size is noise.
+
+        Parameters
+        ----------
+        trust : Confidence
+        errors : ndarray of shape (n,)
+            Standard errors of the sizes.
+        """
+        large = region_totals(self.labels, self.density) >= DETECTABLE_ERRORS * errors
         found = [
             bump.saddle is None or trust.is_detectable(share * bump.excess, share * error)
             for part, share in zip(self.parts, self.shares, strict=True)
             for bump, error in zip(part.cut.bumps, part.excess_errors(), strict=True)
         ]
-        return [found[place] for place in self.order]
+        return [found[place] and bool(is_large) for place, is_large in zip(self.order, large, strict=True)]
 
     def rare(self, trust: Confidence) -> list[str]:
         """Return the categories with too few effective reports to count clusters."""
@@ -119,11 +129,13 @@ class CategoryDivision:
         return [(name, part, share) for name, part, share in each if len(part.cut.bumps) > 1]
 
     def reason(self) -> str:
-        """Return the sentences that the verdict follows from, for each category with several clusters."""
+        """Return the sentences that the verdict follows from, with figures of the categories with several clusters."""
         if not self._divided:
             return "Each category has one cluster, and one cluster agrees with everything."
-        each = " ".join(f"{name}: {part.reason()}" for name, part, _ in self._divided)
-        return f"{describe_agreement(self.expected_agreement())} {each}"
+        each = ", ".join(f"{name} {part.expected_agreement().value:.2f}" for name, part, _ in self._divided)
+        text = f"{self.expected_agreement().sentence} By category: {each}."
+        dividing = ", ".join(name for name, part, _ in self._divided if part.may_divide)
+        return f"{text} Bumps may divide the clusters of {dividing} further." if dividing else text
 
     def diagnostics(self, trust: Confidence) -> dict[str, Any]:
         """Return the published diagnostics: those of the whole map, and `categories` with those of each.

@@ -67,7 +67,8 @@ def fit(params: ShiftedGrid, collected: Collected) -> ClusterModel:
         - n_reports; n_eff: null without perturbation.
         - reports_needed: for n_eff = 1e4; low_confidence: whether n_eff is less.
         - delta: mass that noise can fake.
-        - detectable: per cluster, whether E >= 8 delta and twice its standard error.
+        - detectable: per cluster, whether E >= 8 delta and twice its standard error. With an attribute, its size must
+          also be at least twice its error.
         - coarse_cells, fine_cells: per feature.
         - stability and others: see `clustering.density.map_division.MapDivision.diagnostics`.
 
@@ -122,12 +123,14 @@ def _model_of_categories(
     trust: Confidence,
 ) -> ClusterModel:
     """Return the model with the categories along the last axis of its map. Diagnostics add `categories`."""
-    detectable = division.detectable(trust)
+    of_sizes, of_centres = _errors(encoding, collected, division.labels, division.density)
+    detectable = division.detectable(trust, of_sizes)
     return label_map_model(
         collected.spec.features,
         division.labels,
         division.density,
-        *_errors(encoding, collected, division.labels, division.density),
+        of_sizes,
+        of_centres,
         {
             **division.diagnostics(trust),
             "detectable": detectable,

@@ -7,9 +7,11 @@ from models.tables.rounds import Round, RoundState
 from service.api.job_submission import check_plan, require_enough
 from service.http.problems import ValidationFailed
 from sfumato.errors import InvalidSpec
+from sfumato.sizing import planned_rounds
 from sfumato.sizing.centroids import require_waves
 from sfumato.specs import Algorithm, AnyAlgorithm, PhaseEncoding, attributes_of
 from sfumato.specs.attributes import Categorical
+from sfumato.specs.rounds import circles_of
 
 
 def check_earlier_rounds(
@@ -25,7 +27,8 @@ def check_earlier_rounds(
     Raises
     ------
     ValidationFailed
-        A round has no reports, an encoding that the algorithm does not read, or other attributes than the job.
+        A round has no reports, an encoding that the algorithm does not read, or other attributes than the job. Or the
+        algorithm uses another number of rounds, as far as this is certain.
     InsufficientReports
         The rounds have too few reports for a meaningful result, unless `allow_insufficient`.
     InvalidSpec
@@ -40,15 +43,18 @@ def check_earlier_rounds(
         for place, each in enumerate(earlier)
         if each.n_received == 0
     }
+    chosen_by = f", which auto selects for {n_reports} reports in {dataset.n_features} features," if reason else ""
     if not errors:
-        n_features = dataset.n_features
-        chosen_by = f", which auto selects for {n_reports} reports in {n_features} features," if reason else ""
         found = [_find_fault(runs, each, place, attributes, chosen_by) for place, each in enumerate(earlier)]
         errors = {place: fault for place, fault in enumerate(found) if fault}
+    if not errors and algorithm.definition.pools:
+        errors = _find_other_grids(runs, earlier)
     if errors:
         raise ValidationFailed(
             errors=[{"pointer": f"/round_ids/{place}", "message": text} for place, text in errors.items()]
         )
+    if not algorithm.definition.pools and (fault := _find_other_number(dataset, runs, earlier, n_reports, attributes)):
+        raise ValidationFailed(errors=[{"pointer": "/round_ids", "message": f"{runs.type}{chosen_by} {fault}"}])
     if not allow_insufficient:
         require_enough(algorithm, dataset.n_features, n_reports, attributes=attributes, is_closed=True)
 
@@ -77,3 +83,34 @@ def _find_fault(
         except InvalidSpec as error:
             return f"round {earlier.id}: {error}"
     return ""
+
+
+def _find_other_grids(runs: Algorithm, earlier: Sequence[Round]) -> dict[int, str]:
+    """Return the faults of rounds that cannot be added to the first one, by their places."""
+    first = earlier[0].spec
+    return {
+        place: f"round {each.id} has another encoding or mechanism than round {earlier[0].id}, and {runs.type} adds "
+        "the reports of rounds of one grid: name rounds of one grid"
+        for place, each in enumerate(earlier)
+        if (each.spec.encoding, each.spec.mechanism) != (first.encoding, first.mechanism)
+    }
+
+
+def _find_other_number(
+    dataset: Dataset,
+    runs: Algorithm,
+    earlier: Sequence[Round],
+    n_reports: int,
+    attributes: tuple[Categorical, ...],
+) -> str:
+    """Return why an algorithm uses another number of rounds; empty if it uses this one, or if that is not certain.
+
+    Later rounds of some plans follow from reports. The number of rounds of others follows from the number of distinct
+    reports, which is not known before all rounds are aggregated.
+    """
+    planned = planned_rounds(runs, dataset.n_features, max(1, n_reports), circles_of(dataset.features), attributes)
+    is_known = len(planned) == 1 or all(each.n_reports is not None for each in earlier)
+    if len(planned) == len(earlier) or not is_known or any(each.adapts for each in planned):
+        return ""
+    rounds = "one round" if len(planned) == 1 else f"{len(planned)} rounds"
+    return f"uses {rounds}, and round_ids names {len(earlier)}: name as many rounds as it uses"

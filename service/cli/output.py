@@ -280,9 +280,9 @@ def _print_clusters(console: Console, model: "ClusterModel", limit: int = 50) ->
         fewest = ", ".join(f"{100 * share:.2g} %" for share in model.dishonest_shares[:limit])
         console.print(f"Dishonest devices that could have made each cluster, at least: {fewest}")
     console.print(f"Verdict: {model.verdict.value}. {model.verdict_reason}".rstrip(), markup=False)
-    if (again := model.expected_agreement) is not None:
-        interval = f"{again.lower:.2f} to {again.upper:.2f}"
-        console.print(f"Expected agreement: {again.value:.2f} (80 % interval {interval})")
+    for figure in model.further_figures:
+        console.print(figure)
+    if model.expected_agreement is not None:
         console.print("Repeated runs reproduce the clusters this well. They may still differ from the true groups.")
     if len(shares := model.column_shares) > 1:
         largest_first = sorted(shares.items(), key=lambda each: -each[1])[:4]
@@ -290,9 +290,6 @@ def _print_clusters(console: Console, model: "ClusterModel", limit: int = 50) ->
         console.print(f"Share of the features in the separation: {listed}")
     if nested := describe_levels(model.levels):
         console.print(f"Supported about as well: {nested}")
-    if (loss := model.expected_loss) is not None:
-        interval = f"{loss.lower:.2f} to {loss.upper:.2f}"
-        console.print(f"Expected loss: {loss.value:.2f} times that of the best centroids (80 % interval {interval})")
     for warning in model.warnings:
         console.print(f"Note: {warning}", markup=False)
 

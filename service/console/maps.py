@@ -65,7 +65,7 @@ def layers_of(models: Sequence[ClusterModel], plane: Plane) -> list[str]:
 def shown_features(model: ClusterModel) -> dict[int, str]:
     """Return names of features by index: all of up to 64, otherwise those in which the centres differ most.
 
-    The axes of a label map are always among them, before its categories: the legend of the map has the centres there.
+    The axes of a label map are always among them, before its categories, so that tables state where its clusters are.
     """
     shown: Iterable[int] = range(len(model.features))
     if len(model.features) > MAX_FEATURES:

@@ -21,9 +21,9 @@ from service.schemas.base import (
     integer,
 )
 from service.schemas.declarations import annotation_of
+from service.schemas.features import Attributes, Features
 from service.schemas.fields import Count, Cursor, DatasetId, PublicKey, Time, id_field
 from service.schemas.ledger import Accounting, ShuffledGrant
-from service.schemas.specs import Attributes, Features
 from sfumato import settings
 from sfumato.limits import MAX_INT32
 from sfumato.settings import DatasetOptions, all_settings

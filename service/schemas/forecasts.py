@@ -9,8 +9,9 @@ from typing_extensions import TypeAliasType
 
 from service.schemas.algorithms import Algorithm, ProfileParameters
 from service.schemas.base import EXAMPLE_ULID, Double, Wire, exactly_one_of, examples, integer
+from service.schemas.features import Features
 from service.schemas.fields import Amount, Atto, Count, DatasetId, FeatureNames, Mu2, Nano
-from service.schemas.specs import Features, Participation
+from service.schemas.specs import Participation
 from sfumato.limits import MAX_RECORDS_PER_USER
 from sfumato.specs import CENTRAL_ALGORITHMS, LOCAL_ALGORITHMS, MAX_FEATURES, MAX_RECORD_FEATURES
 

@@ -8,9 +8,9 @@ from typing_extensions import TypeAliasType
 
 from service.schemas.algorithms import Algorithm
 from service.schemas.base import EXAMPLE_ULID, MAX_INT, Double, Name, Wire, example, examples, integer
+from service.schemas.features import CategoricalAttribute, Feature
 from service.schemas.fields import Amount, Atto, ClusterId, Count, Cursor, DatasetId, JobId, Nano, RoundId, Time
 from service.schemas.forecasts import Share, Verdict
-from service.schemas.specs import CategoricalAttribute, Feature
 from sfumato.limits import MAX_CELL_SYMBOLS
 from sfumato.specs import algorithms
 

@@ -45,6 +45,7 @@ def test_the_report_counts_the_runs():
     ]
     (line,) = report(rows)
     assert line == (
-        "given, 5 runs: inside the interval 0.20, above it 0.20; mean error 0.320; reliable 3, of these agreement >= "
-        ".7 2; of agreement < .4 (2) not doubtful 1"
+        "given, 5 runs: inside the interval 0.20, above it 0.20; mean error 0.320; of agreement < .4 (2) not "
+        "doubtful 1; of agreement > .8 (2) doubtful 0; reliable 3, of these agreement >= .7 2; of agreement >= .9 (1) "
+        "reliable 1"
     )

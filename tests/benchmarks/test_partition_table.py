@@ -75,6 +75,7 @@ class TestCalibration:
 def test_report_counts_poor_agreement_without_a_doubt() -> None:
     rows = [run_of("dp_kmeans", 0.9, 0.1), run_of("dp_kmeans", 0.9, 0.55), run_of("noisy_fcm", 0.9, 0.95)]
     lines = list(report(rows))
-    assert lines[-1].startswith("all, 3 runs: reliable 0, ")
-    assert "inside the interval 0.33; of agreement < .4 (1) not doubtful 1; of agreement >= .9 (1)" in lines[-1]
+    assert lines[-1].startswith("all, 3 runs: inside the interval 0.33, above it")
+    assert "; of agreement < .4 (1) not doubtful 1; " in lines[-1]
+    assert lines[-1].endswith("reliable 0, of these agreement >= .7 0; of agreement >= .9 (1) reliable 0")
     assert [line.split(",")[0] for line in lines] == ["method dp_kmeans", "method noisy_fcm", "source centres", "all"]

@@ -29,6 +29,7 @@ from tests.browser.scenes import (
 )
 from tests.browser.test_console_walk import MAX_WEIGHT_BYTES, PHONE, check_accessible, check_width, sign_in
 from tests.service.api import a_model, finish
+from tests.service.console.test_maps import by_category, result
 
 pytestmark = pytest.mark.release
 
@@ -143,6 +144,18 @@ class TestAMap:
         assert table["width"] >= 320
         assert beside.get_by_role("row").count() == 3
         expect(beside.get_by_role("columnheader", name="longitude")).to_be_visible()
+
+    @pytest.mark.parametrize("wide", [1200, 390])
+    def test_of_each_category_has_the_same_size(self, scene: Scene, opened: Open, wide: int) -> None:
+        job_id = result(scene.api, by_category())
+        page = sign_in(opened(viewport={"width": wide, "height": 900}).page, scene.secret)
+        page.goto(f"/console/jobs/{job_id}/result")
+        for canvas in page.locator("canvas[data-map]").all():
+            expect(canvas).to_have_attribute("data-milliseconds", re.compile("."))
+        free, pro = (canvas.bounding_box() for canvas in page.locator("canvas[data-map]").all())
+        assert free is not None
+        assert pro is not None
+        assert (free["width"], free["height"]) == (pro["width"], pro["height"])
 
     @pytest.mark.parametrize("places", [[[-8, 36]], [[-8, 36], [28, 36]], [[-8, 36], [28, 36], [28, 59], [-8, 59]]])
     def test_has_no_scale_bar_over_a_centre(self, scene: Scene, opened: Open, places: list[list[float]]) -> None:

@@ -18,7 +18,7 @@ from models.identity import keys
 from service.app import create_app
 from service.cli import main, report, serve
 from service.cli.connection import Unusable
-from service.schemas.specs import Feature, features_to_domain
+from service.schemas.features import Feature, features_to_domain
 from sfumato.api.resources import AttributeCounts
 from sfumato.forecast import (
     forecast,

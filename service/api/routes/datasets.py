@@ -34,8 +34,8 @@ from service.http.problems import PreconditionFailed
 from service.schemas import serializers
 from service.schemas.base import Name
 from service.schemas.datasets import CreatedDataset, Dataset, DatasetChange, DatasetPage, NewDataset, Source, TrustModel
+from service.schemas.features import features_to_domain
 from service.schemas.ledger import shuffled_grant
-from service.schemas.specs import features_to_domain
 from sfumato.privacy.accountant import Accounting, limit_mu2
 from sfumato.privacy.accounting import parse_delta, parse_epsilon
 from sfumato.sizing.required_reports import GRID_FEATURES

@@ -28,9 +28,9 @@ from service.context import GatewayContext
 from service.http import problems
 from service.http.auth import require
 from service.schemas.algorithms import algorithm_to_domain
+from service.schemas.features import features_to_domain
 from service.schemas.forecasts import AnyForecast, NewForecast, NewProfileForecast, ProfileForecast
 from service.schemas.series_forecasts import NewSeriesForecast, SeriesForecast
-from service.schemas.specs import features_to_domain
 from sfumato.forecast import (
     SeriesRelease,
     forecast,

@@ -79,6 +79,7 @@ async def _show_result(
         pairs=planes(model) if len(maps) == 1 else [],
         clusters=clusters(model, apart, list(shown))[:SHOWN_CLUSTERS],
         n_clusters=model.n_clusters,
+        further_figures=model.further_figures,
         has_ellipses=model.n_clusters <= MANY_CLUSTERS,
         controls=[] if plane is None else layers_of([maps[0].model], plane),
         levels=model.levels if len(model.levels) > 1 else (),

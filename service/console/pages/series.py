@@ -95,7 +95,9 @@ async def series_page(visit: Visit, *, problem: Problem | None = None) -> Respon
         events = (await visit.api.get(f"{path}/events", limit=EVENTS))["items"]
     shown = series_chart.with_colours(clusters)
     revisions = (await visit.api.get(f"{path}/revisions", limit=ROWS))["items"]
-    windows = await visit.api.get(f"{path}/windows", limit=WINDOWS, cursor=visit.query_value("cursor") or None)
+    cursor = visit.query_value("cursor") or None
+    windows = await visit.api.get(f"{path}/windows", limit=WINDOWS, cursor=cursor)
+    latest = windows["items"] if cursor is None else (await visit.api.get(f"{path}/windows", limit=2))["items"]
     mapped = [each["index"] for each in windows["items"] if each["clusters"] and visit.may(Scope.JOBS)][:MAPS][::-1]
     newest = await visit.api.get(f"{path}/map", window=mapped[-1]) if mapped else None
     return show(
@@ -104,6 +106,7 @@ async def series_page(visit: Visit, *, problem: Problem | None = None) -> Respon
         problem,
         series=series,
         revisions=revisions,
+        former=find_former_terms(series, revisions, latest),
         windows=windows["items"],
         stream=series_chart.stream(windows["items"][::-1], shown, events),
         clusters=shown,
@@ -117,6 +120,22 @@ async def series_page(visit: Visit, *, problem: Problem | None = None) -> Respon
         may_revise=visit.may(Scope.JOBS) and visit.may(Scope.GRANTS) and has_later_cycle(series, windows["items"]),
         may_change=visit.may(Scope.JOBS) and series["state"] != "ended",
     )
+
+
+def find_former_terms(series: Json, revisions: Sequence[Json], latest: Sequence[Json]) -> Json | None:
+    """Return the open window, its ε, and the window from which on the terms of the series apply.
+
+    Return None if the open window has these terms, or if none is open. A series has the terms of its next window.
+    """
+    newest = next((each for each in latest if each["state"] != "planned"), None)
+    if newest is None or newest["state"] != "open" or newest["revision"] == series["revision"]:
+        return None
+    terms = {each["number"]: each for each in revisions}
+    return {
+        "window": newest["index"],
+        "epsilon": terms[newest["revision"]]["epsilon_per_cycle"],
+        "applies_from": terms[series["revision"]]["first_window"],
+    }
 
 
 def has_later_cycle(series: Json, newest: Sequence[Json]) -> bool:

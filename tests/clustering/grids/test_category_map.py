@@ -1,5 +1,6 @@
 """Clusters of each category of an attribute, from one round of shifted grids."""
 
+import re
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -105,6 +106,16 @@ class TestAMapOfCategories:
         assert any("are few for the people of free, pro" in each for each in found.warnings)
         assert found.verdict.value != "reliable"
 
+    def test_has_no_detectable_cluster_of_a_category_without_people(self) -> None:
+        _, points, codes = blobs(5000)
+        empty = Categorical("plan", ["free", "pro", "gold"], use="cluster")
+        found = simulate(PARAMS, points, seed=1, attributes=[empty], codes=codes[:, None])
+        of_nobody = found.category_shares["plan"][:, 2] == 1
+        assert of_nobody.any()
+        clear = np.array(found.diagnostics["detectable"])
+        assert not clear[of_nobody].any()
+        assert clear[~of_nobody].all()
+
 
 class TestTheAgreement:
     def test_of_the_whole_is_the_index_of_the_whole_map(self) -> None:
@@ -136,7 +147,8 @@ class TestTheAgreement:
         assert model.verdict_reason.startswith(
             f"Another run would agree with these clusters to about {model.expected_agreement.value:.2f}"
         )
-        assert "free: Another run" in model.verdict_reason
+        assert model.verdict_reason.count("Another run") == 1
+        assert re.search(r"By category: free 0\.\d\d, pro 0\.\d\d\.", model.verdict_reason)
 
     @pytest.mark.parametrize(
         ("change", "verdict"),

@@ -134,7 +134,21 @@ class TestEarlierRounds:
         dataset_id = api.dataset(attributes=[many], epsilon=32)["id"]
         encoding = {"type": "shifted_grid", "n_features": 2, "cells": 2, "shifts": 2, "attributes": [many]}
         records = {"x": [0.3] * 10, "y": [0.1] * 10, "plan": ["v3"] * 10}
-        earlier = closed_round(api, dataset_id, records, encoding=encoding, epsilon=16)
-        algorithm = {"type": "auto", "epsilon": 16}
-        made = api.made("/jobs", {"dataset_id": dataset_id, "algorithm": algorithm, "round_ids": [earlier]})
-        assert made["round_ids"] == [earlier]
+        ids = [closed_round(api, dataset_id, records, encoding=encoding, epsilon=8) for _ in range(2)]
+        body = {"dataset_id": dataset_id, "algorithm": {"type": "auto", "epsilon": 16}}
+        assert api.made("/jobs", body | {"round_ids": ids[:1]})["round_ids"] == ids[:1]
+        (problem,) = refused(api.post("/jobs", body | {"round_ids": ids}), 422, "validation_failed")["errors"]
+        assert problem["pointer"] == "/round_ids"
+        assert "which auto selects for 20 reports in 2 features, uses one round" in problem["message"]
+
+    def test_of_one_plan_are_one(self, api: Api) -> None:
+        dataset_id = dataset(api)
+        records = {name: column for name, column in people(3).items() if name in ("x", "y")}
+        ids = [
+            closed_round(api, dataset_id, records, encoding=EIGHT_WAVES, mechanism="window", epsilon=4)
+            for _ in range(2)
+        ]
+        body = {"dataset_id": dataset_id, "algorithm": ALGORITHM, "features": ["x", "y"], "allow_insufficient": True}
+        api.made("/jobs", body | {"round_ids": ids[:1]})
+        (problem,) = refused(api.post("/jobs", body | {"round_ids": ids}), 422, "validation_failed")["errors"]
+        assert problem["message"].startswith("phase_sketch uses one round, and round_ids names 2")

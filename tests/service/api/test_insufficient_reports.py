@@ -70,6 +70,31 @@ class TestTooFewExpectedDevices:
         assert refused(api.post("/jobs", over), 422, "insufficient_reports")["reports_needed"] > 1000
         api.made("/jobs", over | {"allow_insufficient": True})
 
+    def test_of_another_number_of_rounds_are_refused(self, api: Api) -> None:
+        dataset_id = api.dataset()["id"]
+        ids = [api.round(dataset_id, epsilon=1)["id"] for _ in range(2)]
+        for each in ids:
+            api.report(each)
+            api.made(f"/rounds/{each}/close", None)
+        body = {"dataset_id": dataset_id, "algorithm": {"type": "uniform_grid", "epsilon": 2}, "round_ids": ids}
+        (error,) = refused(api.post("/jobs", body), 422, "validation_failed")["errors"]
+        assert error["pointer"] == "/round_ids"
+        assert "uniform_grid uses one round, and round_ids names 2" in error["message"]
+
+    def test_of_two_grids_are_refused(self, api: Api) -> None:
+        dataset_id, ids = api.dataset()["id"], []
+        for cells in (2, 2, 3):
+            encoding = {"type": "shifted_grid", "cells": cells, "shifts": 2, "n_features": 2}
+            ids.append(api.round(dataset_id, epsilon=0.1, encoding=encoding)["id"])
+            api.report(ids[-1])
+            api.made(f"/rounds/{ids[-1]}/close", None)
+        body = {"dataset_id": dataset_id, "algorithm": {"type": "shifted_grid", "epsilon": 0.1, "clusters": 2}}
+        body |= {"allow_insufficient": True}
+        api.made("/jobs", body | {"round_ids": ids[:2]})
+        (error,) = refused(api.post("/jobs", body | {"round_ids": ids}), 422, "validation_failed")["errors"]
+        assert error["pointer"] == "/round_ids/2"
+        assert f"another encoding or mechanism than round {ids[0]}" in error["message"]
+
     def test_have_another_message_if_no_number_suffices(self, api: Api) -> None:
         algorithm = {"type": "noisy_fcm", "epsilon": 0.000001, "clusters": 4}
         body = {"dataset_id": api.dataset()["id"], "algorithm": algorithm, "target_reports": 1000}

@@ -135,7 +135,7 @@ class TestJobs:
             bar,
             "a warning",
             "Verdict: uncertain",
-            "Expected agreement: 0.75 (80 % interval 0.50 to 1.00)",
+            "agree with these clusters to about 0.75 (80 % interval: 0.50 to 1.00)",
             "ε = 1",
         ):
             assert part in text

@@ -427,7 +427,7 @@ class TestAResult:
             "sizes post_processed",
             "a warning",
             "Uncertain.",
-            "Expected agreement with another run: 0.75 (80 % interval: 0.50 to 1.00)",
+            "Another run would agree with these clusters to about 0.75 (80 % interval: 0.50 to 1.00).",
         ):
             assert part in text
         assert text.index("Uncertain.") < text.index("a warning") < text.index("Clusters")

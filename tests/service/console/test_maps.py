@@ -23,8 +23,26 @@ from tests.sfumato.plotting.test_figures import centroids, label_map
 
 def result(api: Api, model: ClusterModel) -> str:
     """Create a finished job with the model. Return its id."""
-    features = [{"name": f.name, "lower": f.lower, "upper": f.upper, "unit": f.unit} for f in model.features]
+    numeric = model.features[: model.n_numeric]
+    features = [{"name": f.name, "lower": f.lower, "upper": f.upper, "unit": f.unit} for f in numeric]
     return api.finished_job(replace(model, size_errors=np.full(model.n_clusters, 0.004)), features=features)
+
+
+def by_category() -> ClusterModel:
+    """Return a map with a cluster in each of two categories, at nearly the same place."""
+    plan = Categorical("plan", ("free", "pro"), use="cluster")
+    density = np.stack([np.full((4, 4), 0.05), np.full((4, 4), 0.0125)], axis=-1)
+    return ClusterModel(
+        "label_map",
+        expand_features((Feature("east", 0, 1), Feature("north", 0, 1)), (plan,)),
+        np.array([0.8, 0.2]),
+        np.full(2, 0.01),
+        centroids=np.array([[0.3, 0.4, 1, 0], [0.302, 0.4, 0, 1]]),
+        centroid_errors=np.array([[0.01, 0.01, 0, 0]] * 2),
+        label_map=np.tile(np.arange(2), (4, 4, 1)),
+        density=density,
+        attributes=(plan,),
+    )
 
 
 def cells(document: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
@@ -54,26 +72,22 @@ class TestAMap:
         assert map_of(noisy, (0, 1))["doubtful"] == [False, False, True]
 
     def test_of_a_category_has_the_doubts_and_the_scale_of_the_whole_result(self) -> None:
-        plan = Categorical("plan", ("free", "pro"), use="cluster")
-        density = np.stack([np.full((4, 4), 0.05), np.full((4, 4), 0.0125)], axis=-1)
-        whole = ClusterModel(
-            "label_map",
-            expand_features((Feature("east", 0, 1), Feature("north", 0, 1)), (plan,)),
-            np.array([0.8, 0.2]),
-            np.full(2, 0.01),
-            centroids=np.array([[0.3, 0.4, 1, 0], [0.302, 0.4, 0, 1]]),
-            centroid_errors=np.array([[0.01, 0.01, 0, 0]] * 2),
-            label_map=np.tile(np.arange(2), (4, 4, 1)),
-            density=density,
-            attributes=(plan,),
-        )
+        whole = by_category()
         free, pro = (map_of(whole, (0, 1), category=place) for place in range(2))
         assert free["doubtful"] == pro["doubtful"] == [False, False]
         assert (cells(free)[0] == 0).all()
         assert (cells(pro)[0] == 1).all()
         for each in (free, pro):
-            assert each["cells"]["mean"] == pytest.approx(density.mean())
-            assert each["cells"]["peak"] == pytest.approx(math.log1p(0.05 / density.mean()))
+            assert each["cells"]["mean"] == pytest.approx(1 / 32)
+            assert each["cells"]["peak"] == pytest.approx(math.log1p(0.05 * 32))
+
+    @SQLITE_ONLY
+    def test_of_each_category_has_a_place_of_its_own(self, api: Api, console: Console) -> None:
+        page = console.text(f"/jobs/{result(api, by_category())}/result")
+        assert re.findall(r'<div class="(columns|beside)">', page) == ["columns"]
+        assert re.findall(r"<figcaption>([^<]+)", page) == ["plan = free", "plan = pro"]
+        page = console.text(f"/jobs/{result(api, label_map())}/result")
+        assert re.findall(r'<div class="(columns|beside)">', page) == ["beside"]
 
     def test_of_many_categories_shows_the_features_of_its_axes(self) -> None:
         """The centres differ more in the categories than in the features."""

@@ -10,7 +10,7 @@ from clustering.poles import warn_of_poles
 from models.database.types import new_id
 from sfumato.specs import Place
 from tests.service.api import SQLITE_ONLY, Api, a_model, finish
-from tests.service.api.test_series import advance, body
+from tests.service.api.test_series import EVERY_WEEK, advance, body
 from tests.service.console.session import Console, words
 from tests.service.followed import follow
 from tests.service.shuffler import shuffled_dataset
@@ -88,6 +88,21 @@ def test_a_series_is_revised_on_its_page(api: Api, console: Console, dataset_id:
     assert f"1 0 0.5 {revision['algorithm']['cells']} 1,300,000 2 0.01" in text
     assert "Per window, and per cycle of 13 ε 0.5 Per year, in each cycle once ε 2" in text
     assert "of the total is left" in words(console.post(f"{path}/revisions", {"epsilon": "3"}))
+
+
+def test_the_page_states_the_cost_of_the_open_window_before_a_revision(
+    api: Api, console: Console, dataset_id: str
+) -> None:
+    made = api.made("/series", body({"id": dataset_id}, windows=EVERY_WEEK | {"count": 4}, cycle=2))
+    path, note = f"/series/{made['id']}", "Costs and plan are those from window 2 on."
+    advance(api, made["id"], 0)
+    api.made(f"{path}/revisions", {"algorithm": {"type": "shifted_grid", "epsilon": 0.5}})
+    assert note not in words(console.get(path))  # the next window is of this cycle, too
+    advance(api, made["id"], 0)
+    first = words(console.get(path))
+    assert f"{note} Window 1 is open and costs ε 1. Per window, and per cycle of 2 ε 0.5" in first
+    advance(api, made["id"], 0)
+    assert note not in words(console.get(path))
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,7 @@ class Collection:
     def job(self) -> str:
         """Create a finished job over the rounds. Return its id."""
         algorithm = {"type": "uniform_grid", "epsilon": 8}
+        algorithm |= {"variant": "paper"} if len(self.rounds) > 1 else {}  # only this variant has several rounds
         round_ids = [each["id"] for each in self.rounds]
         job_id: str = self.api.job(self.dataset_id, round_ids=round_ids, algorithm=algorithm)["id"]
         finish(self.api.database, job_id, self.model, [used(each["id"], each["n_reports"]) for each in self.rounds])

@@ -1,6 +1,7 @@
 """Released models: their wire form, and labels of points."""
 
 import json
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -8,7 +9,7 @@ import pytest
 
 from sfumato.errors import InvalidPoint, InvalidSpec
 from sfumato.model.cluster_model import ClusterModel, model_from_wire
-from sfumato.model.precision import ExpectedAgreement, Verdict
+from sfumato.model.precision import ExpectedAgreement, ExpectedLoss, Verdict
 from sfumato.specs import Feature
 
 FEATURES = (Feature("x", 0, 10, "m"), Feature("y", -1, 1))
@@ -40,6 +41,15 @@ def centroids() -> ClusterModel:
         size_errors=np.zeros(2),
         centroids=np.array([[2.0, 0.0], [8.0, 0.0]]),
     )
+
+
+class TestFigures:
+    def test_of_the_reason_are_stated_once(self) -> None:
+        agreement, loss = ExpectedAgreement(0.9, 0.8, 1.0), ExpectedLoss(1.1, 1.0, 1.3)
+        model = replace(label_map(), expected_loss=loss)
+        assert model.further_figures == (agreement.sentence, loss.sentence)
+        assert replace(model, verdict_reason=f"{agreement.sentence} By category.").further_figures == (loss.sentence,)
+        assert replace(model, expected_agreement=None, expected_loss=None).further_figures == ()
 
 
 class TestWire:

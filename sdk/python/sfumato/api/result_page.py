@@ -111,11 +111,8 @@ def _table(caption: str, head: Sequence[str], rows: Iterable[Sequence[str]]) -> 
 def _summary(result: PublishedResult) -> str:
     model = result.model
     lines = [f"<strong>{model.verdict.value.capitalize()}.</strong> {escape(model.verdict_reason)}"]
-    if (again := model.expected_agreement) is not None:
-        lines.append(
-            f"Expected agreement with another run: {again.value:.2f} (80 % interval: {again.lower:.2f} to "
-            f"{again.upper:.2f}). The clusters may still differ from the true groups."
-        )
+    if model.expected_agreement is not None:
+        lines.append(" ".join((*model.further_figures, "The clusters may still differ from the true groups.")))
     if model.outside_share is not None:
         outside = format_share(model.outside_share, model.outside_share_error or 0.0)
         lines.append(f"Outside of the bounds: {outside} of the people. The shares below are of those inside.")

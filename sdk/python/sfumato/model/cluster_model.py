@@ -124,6 +124,12 @@ class ClusterModel:
         return len(self.sizes)
 
     @property
+    def further_figures(self) -> tuple[str, ...]:
+        """Return the sentences of the expected agreement and of the expected loss that the verdict's reason lacks."""
+        figures = [each.sentence for each in (self.expected_agreement, self.expected_loss) if each is not None]
+        return tuple(sentence for sentence in figures if sentence not in self.verdict_reason)
+
+    @property
     def n_numeric(self) -> int:
         """Return the number of features that are numbers. The others are shares of categories."""
         return len(self.features) - count_categories(self.attributes)

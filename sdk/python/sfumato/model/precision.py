@@ -55,6 +55,14 @@ class ExpectedAgreement:
         if not 0 <= self.lower <= self.value <= self.upper <= 1:
             raise InvalidSpec("an expected agreement must lie in its interval, and the interval in [0, 1]")
 
+    @property
+    def sentence(self) -> str:
+        """Return the statement as a sentence."""
+        return (
+            f"Another run would agree with these clusters to about {self.value:.2f} (80 % interval: {self.lower:.2f} "
+            f"to {self.upper:.2f})."
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class ExpectedLoss:
@@ -82,6 +90,14 @@ class ExpectedLoss:
         """Check the order."""
         if not 1 <= self.lower <= self.value <= self.upper:
             raise InvalidSpec("an expected loss must lie in its interval, and the interval must start at 1 or above")
+
+    @property
+    def sentence(self) -> str:
+        """Return the statement as a sentence."""
+        return (
+            f"The loss is about {self.value:.2f} times that of the best centroids (80 % interval: {self.lower:.2f} to "
+            f"{self.upper:.2f})."
+        )
 
 
 @dataclass(frozen=True, slots=True)
