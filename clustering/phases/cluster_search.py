@@ -104,7 +104,7 @@ def count_clusters(fits: ClusterFits[F], n_reports: int, n_supported: int, large
     many gains less than its cost. Neighbours of the better number follow, until `PATIENCE` numbers on both
     sides are worse. Each number starts from a greedy start, and from the fit of the number below plus a
     cluster. The selected number gets a full `search_clusters`. Then single clusters are left out while this lowers
-    the criterion: a fit can have a cluster where nobody is, because the widths of others are far too small.
+    the criterion: a fit can have a cluster without people, because the widths of others are far too small.
 
     Parameters
     ----------

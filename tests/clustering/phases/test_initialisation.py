@@ -161,7 +161,7 @@ class TestCount:
         assert counted.gains[1] == pytest.approx(gain / (5 * np.log(20_000)))
 
     def test_a_cluster_without_people_is_left_out(self):
-        """A fit to random phases has a cluster where nobody is, and others that are too narrow."""
+        """A fit to random phases has a cluster without people, and others that are too narrow."""
         given, limits = sketched(), limits_for(3)
         empty = Mixture(np.vstack([CENTRES, [0.1, 0.9, 0.1]]), np.array([0.4, 0.25, 0.15, 0.2]), np.full(4, 0.03))
         fewer = drop_cluster(RoundClusters(given, limits, PublicWords(9)), Fitted(empty, nll(given, empty), False))
