@@ -121,18 +121,29 @@ def find_distinctions(found: ConsistentTables, noise: Noise, max_per_user: int) 
 
 
 def list_clearest(found: Sequence[Distinction]) -> tuple[list[Distinction], list[str]]:
-    """Return the first `LISTED` values of each cluster, and a warning if there are more."""
-    counts, kept = Counter[int](), list[Distinction]()
-    for each in found:
-        counts[each.cluster] += 1
-        if counts[each.cluster] <= LISTED:
-            kept.append(each)
+    """Return the values of the list of a result, in the given order, and a warning if it leaves out others.
+
+    Each cluster has at most `LISTED`: those with the clearest differences, by the lower end of their size. Lifts are
+    clearest for rare values. In the order of lifts, their small differences would displace large ones.
+    """
+    counts, listed = Counter[int](), set[int]()
+    for place in sorted(range(len(found)), key=lambda place: -_least_difference(found[place])):
+        counts[found[place].cluster] += 1
+        if counts[found[place].cluster] <= LISTED:
+            listed.add(place)
+    kept = [each for place, each in enumerate(found) if place in listed]
     if len(kept) == len(found):
         return kept, []
     return kept, [
-        f"{len(found)} values distinguish a cluster. The list has the {LISTED} clearest of each cluster, "
+        f"{len(found)} values distinguish a cluster. The list has the {LISTED} clearest differences of each cluster, "
         "and the tables of the attributes have all shares."
     ]
+
+
+def _least_difference(found: Distinction) -> float:
+    """Return the lower end of the size of a difference. It is negative if the interval contains 0."""
+    _, lower, upper = found.difference
+    return max(lower, -upper)
 
 
 def name_distinction(found: Distinction, attributes: Sequence[Attribute]) -> Distinguishing:

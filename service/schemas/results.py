@@ -257,7 +257,8 @@ class ClusterProfile(Wire):
     size_errors: list[Amount] = Field(description="Standard error of each share.")
     attributes: list[AttributeProfile] = Field(description="The attributes of the request.")
     distinguishing: list[Distinguishing] = Field(
-        description="The clearest values first, at most 50 of each cluster. If there are more, a warning states it."
+        description="The clearest lifts first. Each cluster has at most 50 values, those with the clearest "
+        "differences. If there are more, a warning states it."
     )
     too_small: list[Count] = Field(description="Clusters with too few records to describe.")
     false_discovery_rate: Share = Field(description="About this share of the listed values may be chance.")

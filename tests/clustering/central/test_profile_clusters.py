@@ -246,7 +246,7 @@ class TestProfile:
         wire = json.dumps(found.to_wire(), separators=(",", ":"))
         assert len(wire) < 200_000
         assert len(found.distinguishing(0)) == LISTED
-        assert any(f"The list has the {LISTED} clearest of each cluster" in each for each in found.warnings)
+        assert any(f"The list has the {LISTED} clearest differences of each cluster" in each for each in found.warnings)
         again = profile_from_wire(json.loads(wire))
         for exact, read in zip(found.attributes, again.attributes, strict=True):
             assert np.abs(exact.shares - read.shares).max() <= 0.1 * exact.share_errors.max()
