@@ -1,7 +1,7 @@
 """The routes of `private_kmeans` with Gaussian noise: projection, seeds, repair, then steps in all features."""
 
 from collections.abc import Sequence
-from math import log, sqrt
+from math import inf, log, sqrt
 from typing import NamedTuple
 
 import numpy as np
@@ -65,9 +65,12 @@ CLEAR_AXIS = 2.5  # least excess of a long axis, in standard deviations of an el
 # up to four features
 GRID_ONLY = 8  # largest number of clusters for which the grid alone is as good
 REFINED_FROM = 110.0  # least q for which rounds may pay
-CROWDED = 0.4  # occupied coarse cells per cluster below which the cells of a grid hide clusters
-EVEN = 0.75  # least effective number of occupied coarse cells (the exponential of their entropy), as a share of them
-WIDE_CELLS = (4, 150.0)  # number of features, and q, from which cells are wider than the error of rounds
+ROUNDS_PAY = (  # each row suffices for rounds after a grid; see `hides_clusters`
+    (1, 0.4, 0.7, 0.0),
+    (1, 1.0, 0.8, 0.0),
+    (1, 2.0, 0.65, 400.0),
+    (4, inf, 0.5, 150.0),
+)
 AFTER_COARSE = (25, 55)  # weights of epsilon for the fine cells and for the block, after the coarse cells
 GRID_ROUNDS = 5
 LAST_ROUND = (85, 10, 5)  # weights of the last round's cost, which has no swap
@@ -111,8 +114,12 @@ def may_refine(size: ProblemSize, budget: Budget, max_per_user: int) -> bool:
 def hides_clusters(coarse: CoarseCounts, size: ProblemSize, n_features: int) -> bool:
     """Return whether the cells of a grid would hide clusters that rounds find.
 
-    In four features cells are wide in any case. In fewer, the records are in few coarse cells. Rounds share one noise
-    scale, so clusters of very unequal size are worse in rounds. Then the coarse cells are unequal too.
+    They do if the records are in few coarse cells, and in four features, where cells are wide. Rounds share one noise
+    scale, so clusters of very unequal size are worse in rounds. Then the coarse cells are unequal too. So the effective
+    number of occupied coarse cells, which is the exponential of their entropy, must be near their number.
+
+    A row of `ROUNDS_PAY` has the least number of features, a limit of the occupied coarse cells per cluster, the least
+    effective number as a share of them, and the least q.
 
     Parameters
     ----------
@@ -120,13 +127,16 @@ def hides_clusters(coarse: CoarseCounts, size: ProblemSize, n_features: int) -> 
     size : ProblemSize
     n_features : int
     """
-    if n_features >= WIDE_CELLS[0] and size.q >= WIDE_CELLS[1]:
-        return True
     counts = coarse.counts[coarse.counts > log(len(coarse.counts)) * sqrt(coarse.variance / 2)]
-    if not 0 < len(counts) < CROWDED * size.n_clusters:
+    if len(counts) == 0:
         return False
     shares = counts / counts.sum()
-    return float(np.exp(-(shares * np.log(shares)).sum())) >= EVEN * len(counts)
+    even = float(np.exp(-(shares * np.log(shares)).sum())) / len(counts)
+    per_cluster = len(counts) / size.n_clusters
+    return any(
+        n_features >= least_features and per_cluster < most and even >= least_even and size.q >= least_q
+        for least_features, most, least_even, least_q in ROUNDS_PAY
+    )
 
 
 def find_by_grid_or_rounds(curator: Curator, size: ProblemSize, budget: Budget, words: PublicWords) -> FoundClusters:

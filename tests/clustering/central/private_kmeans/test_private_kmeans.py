@@ -8,7 +8,14 @@ import pytest
 from clustering.central.curator import Curator
 from clustering.central.model import MAX_RATIO
 from clustering.central.private_kmeans.algorithm import private_kmeans
-from clustering.central.private_kmeans.gated_grid import MAX_CELLS, ProblemSize, choose_n_coarse, choose_splits
+from clustering.central.private_kmeans.concentrated_kmeans import hides_clusters
+from clustering.central.private_kmeans.gated_grid import (
+    MAX_CELLS,
+    CoarseCounts,
+    ProblemSize,
+    choose_n_coarse,
+    choose_splits,
+)
 from clustering.centroids.weighted_kmeans import weighted_kmeans
 from clustering.errors import BudgetOverdrawn
 from clustering.random import PublicWords
@@ -73,7 +80,7 @@ ROUTES = [
 
 
 class TestCrowdedCells:
-    """Up to three features, coarse cells decide between a finer grid and repair rounds."""
+    """Up to four features, coarse cells decide between a finer grid and repair rounds."""
 
     LINE = np.column_stack([(np.arange(40) + 0.5) / 40, np.full(40, 0.45)])
 
@@ -101,6 +108,30 @@ class TestCrowdedCells:
         shares = 1.4 ** -np.arange(40.0)
         route, _ = self.route(self.LINE, shares / shares.sum())
         assert route == "grid"
+
+    @pytest.mark.parametrize(
+        ("occupied", "n_features", "q", "even", "uneven"),
+        [
+            (7, 2, 120.0, True, False), (18, 2, 120.0, True, False), (38, 3, 120.0, False, False),
+            (38, 3, 500.0, True, False), (45, 2, 500.0, False, False),
+            (200, 4, 160.0, True, False), (200, 4, 140.0, False, False),
+        ],
+    )  # fmt: skip
+    def test_rounds_need_few_or_wide_and_even_cells(
+        self, occupied: int, n_features: int, q: float, even: bool, uneven: bool
+    ) -> None:
+        size = ProblemSize(20 * q, 20, 1.0)
+        for counts, expected in (
+            (np.full(occupied, 400), even),
+            (np.rint(400 * 0.5 ** np.minimum(np.arange(occupied), 3.0) + 1e5 * (np.arange(occupied) == 0)), uneven),
+        ):
+            coarse = np.zeros(4096, dtype=np.int64)
+            coarse[:occupied] = counts
+            assert hides_clusters(CoarseCounts(4, coarse, 4.0), size, n_features) == expected
+
+    def test_empty_cells_have_the_grid_alone(self) -> None:
+        coarse = CoarseCounts(4, np.zeros(4096, dtype=np.int64), 4.0)
+        assert not hides_clusters(coarse, ProblemSize(1e4, 20, 1.0), 4)
 
 
 class TestCost:
