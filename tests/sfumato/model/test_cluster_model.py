@@ -51,6 +51,11 @@ class TestFigures:
         assert replace(model, verdict_reason=f"{agreement.sentence} By category.").further_figures == (loss.sentence,)
         assert replace(model, expected_agreement=None, expected_loss=None).further_figures == ()
 
+    def test_of_a_fitted_map_state_the_gaps_that_it_smooths_out(self) -> None:
+        fitted = replace(label_map(), diagnostics={"length_scale": 0.04})
+        assert fitted.further_figures[1] == "Gaps narrower than about 4 % of a feature's range do not divide groups."
+        assert replace(fitted, expected_agreement=None).further_figures == ()
+
 
 class TestWire:
     @pytest.mark.parametrize("model", [label_map(), centroids()], ids=["label_map", "centroids"])

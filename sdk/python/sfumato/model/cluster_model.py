@@ -125,8 +125,13 @@ class ClusterModel:
 
     @property
     def further_figures(self) -> tuple[str, ...]:
-        """Return the sentences of the expected agreement and of the expected loss that the verdict's reason lacks."""
+        """Return the sentences about the quality that the verdict's reason lacks.
+
+        They state the expected agreement, the expected loss, and the gaps that the fit of a label map smooths out.
+        """
         figures = [each.sentence for each in (self.expected_agreement, self.expected_loss) if each is not None]
+        if self.expected_agreement is not None and (scale := self.diagnostics.get("length_scale")) is not None:
+            figures.append(f"Gaps narrower than about {100 * scale:.2g} % of a feature's range do not divide groups.")
         return tuple(sentence for sentence in figures if sentence not in self.verdict_reason)
 
     @property
