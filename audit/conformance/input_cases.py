@@ -25,6 +25,7 @@ ROUND: dict[str, Any] = {
         "participation": WHOLE,
     },
 }
+PLAN = {"kind": "categorical", "name": "plan", "values": ["free", "pro"]}
 EPSILON = math.log(3)  # ε of the round
 BAD_RECORDS: dict[str, object] = {
     "a value is not a number": [{"number": "nan"}, 0.2],
@@ -77,6 +78,8 @@ def create_input_cases() -> Iterator[Case]:
         "the round is above the cap of the period": _check_period,
         "a period is not known": partial(_check_bad_period, limit={"period": "fortnight", "epsilon": "1"}),
         "the cap of a period is not an epsilon": partial(_check_bad_period, limit={"period": "week", "epsilon": "0"}),
+        "an attribute has no declaration": partial(_check_option, options={"attributes": ["plan"]}),
+        "an attribute is declared twice": partial(_check_option, options={"attributes": [PLAN, PLAN]}),
         "the round has other features than the app expects": _check_features,
         "the round keeps reports": partial(_check_kept, keep_reports=True),
         "the round does not state whether it keeps reports": partial(_check_kept, keep_reports=None),
@@ -117,7 +120,7 @@ def _check_place(bench: Bench, record: list[float], is_place: bool) -> None:
     expect(bench.service.sent, [], "reports")
 
 
-def _check_option(bench: Bench, options: dict[str, str]) -> None:
+def _check_option(bench: Bench, options: dict[str, Any]) -> None:
     bench.service.reset([ROUND])
     expect_error(bench.report(RECORD, **options), "validation_failed")
     expect((bench.service.paths, bench.store.exists()), ([], False), "requests and store")

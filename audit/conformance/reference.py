@@ -22,6 +22,7 @@ from sfumato.privacy.accounting import parse_epsilon
 from sfumato.privacy.entropy import SystemEntropy, below
 from sfumato.records.outside import encode
 from sfumato.specs import Feature, round_spec_from_wire
+from sfumato.specs.attributes import attribute_from_wire
 
 NUMBERS = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
 
@@ -83,7 +84,7 @@ def report(call: dict[str, Any]) -> dict[str, Any]:
     features = None if call.get("features") is None else [Feature(**each) for each in call["features"]]
     options: dict[str, Any] = {"cap": call["cap"], "store": call["store"], "features": features, "entropy": entropy}
     options |= {"retry_seconds": call["retry_seconds"], "accept_kept_reports": call.get("accept_kept_reports", False)}
-    options["attributes"] = call.get("attributes", ())
+    options["attributes"] = [attribute_from_wire(each) for each in call.get("attributes", ())]
     if (limit := call.get("cap_per_period")) is not None:
         options["cap_per_period"] = (limit["period"], limit["epsilon"])
     if call.get("clock") is not None:

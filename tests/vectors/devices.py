@@ -26,14 +26,14 @@ from sfumato.specs import (
     round_spec_from_wire,
     to_wire,
 )
-from sfumato.specs.attributes import attribute_to_wire
+from sfumato.specs.attributes import Attribute, Numeric, attribute_to_wire
 from tests.sfumato.scripted import ScriptedService
 from tests.vectors.specs import FEATURES, FORMING, INCOME, PLAN
 from tests.vectors.words import PlannedEntropy
 
 Json = dict[str, Any]
 RECORD = [12.5, 48.2]
-NAMES = ["plan", "income"]
+DECLARED: tuple[Attribute, ...] = (PLAN, INCOME)
 PERSON = {"lon": 12.5, "lat": 48.2, "plan": "pro", "income": 0.2}
 UNKNOWN = PERSON | {"plan": "none", "income": None}
 HALF = DRAW_SPAN // 2
@@ -63,9 +63,9 @@ def counting(**changes: Any) -> Json:
     return asked(epsilon=spec.mechanism.epsilon_nano() / NANO, spec=to_wire(spec)) | changes
 
 
-def profile(round_id: str = "rnd_1", **attributes: str) -> Json:
-    """An open round of a profile. `attributes` changes `unknown` and `missing` of the plan."""
-    described = (replace(PLAN, **attributes), INCOME) if attributes else (PLAN, INCOME)
+def profile(round_id: str = "rnd_1", **changes: Any) -> Json:
+    """An open round of a profile. `changes` are those of the plan."""
+    described = (replace(PLAN, **changes), INCOME)
     encoding = ProfileEncoding(described, (), (5, 3), (0, 1, 4, 11), (1, 0, 2, 1))
     spec = count_outside(RoundSpec(FEATURES[:2], encoding, mechanisms.design("ss", encoding.n_symbols, NANO)))
     return asked(round_id, epsilon=spec.mechanism.epsilon_nano() / NANO, spec=to_wire(spec))
@@ -123,23 +123,26 @@ def device_vectors() -> list[Json]:
         _played(
             "kept reports are refused, others are not", 2, [([asked(keep_reports=True), asked("rnd_2")], RECORD, ())]
         ),
-        _played("a profile is answered", 4, [([profile()], PERSON, ())], attributes=NAMES),
-        _played("a profile with missing values is answered", 4, [([profile()], UNKNOWN, ())], attributes=NAMES),
-        _played("a profile outside the bounds", 4, [([profile()], PERSON | {"lat": 500}, ())], attributes=NAMES),
-        _played("other rounds ignore attributes", 4, [([asked(), profile("rnd_2")], PERSON, ())], attributes=NAMES),
-        _played("a category of a grid is answered", 4, [([categories()], PERSON, ())], attributes=NAMES),
+        _played("a profile is answered", 4, [([profile()], PERSON, ())], attributes=DECLARED),
+        _played("a profile with missing values is answered", 4, [([profile()], UNKNOWN, ())], attributes=DECLARED),
+        _played("a profile outside the bounds", 4, [([profile()], PERSON | {"lat": 500}, ())], attributes=DECLARED),
+        _played("other rounds ignore attributes", 4, [([asked(), profile("rnd_2")], PERSON, ())], attributes=DECLARED),
+        _played("a category of a grid is answered", 4, [([categories()], PERSON, ())], attributes=DECLARED),
         _played(
             "a grid with categories outside the bounds",
             4,
             [([categories()], PERSON | {"lat": 500}, ())],
-            attributes=NAMES,
+            attributes=DECLARED,
         ),
-        _played("a category of phases is answered", 4, [([waves()], PERSON, ())], attributes=NAMES),
-        _played("a missing category of phases is answered", 4, [([waves()], UNKNOWN, ())], attributes=NAMES),
+        _played("a category of phases is answered", 4, [([waves()], PERSON, ())], attributes=DECLARED),
+        _played("a missing category of phases is answered", 4, [([waves()], UNKNOWN, ())], attributes=DECLARED),
         _played(
-            "phases with categories outside the bounds", 4, [([waves()], PERSON | {"lat": 500}, ())], attributes=NAMES
+            "phases with categories outside the bounds",
+            4,
+            [([waves()], PERSON | {"lat": 500}, ())],
+            attributes=DECLARED,
         ),
-        _played("attributes that no round needs", 4, [([asked()], PERSON, ())], attributes=NAMES),
+        _played("attributes that no round needs", 4, [([asked()], PERSON, ())], attributes=DECLARED),
         _played("a round that changed is refused", 4, [([asked()], RECORD, ()), ([asked(kind="grr")], RECORD, ())]),
         *(_timed(f"a cap per period: {name}", period, times) for name, (period, times) in _PERIODS.items()),
         _timed("a cap per period does not raise the cap", "day", _days(3), cap=2),
@@ -175,7 +178,8 @@ def refusal_vectors() -> list[Json]:
     """Devices that refuse: one call each, which sends nothing and raises."""
     cases = [_played(name, cap, [(rounds, record, ())]) for name, cap, rounds, record in _refused()]
     cases += [
-        _played(name, 4, [([listed], record, ())], attributes=names) for name, listed, record, names in _undescribed()
+        _played(name, 4, [([listed], record, ())], attributes=declared)
+        for name, listed, record, declared in (*_undescribed(), *_declared_otherwise())
     ]
     for case in cases:
         (call,) = case["calls"]
@@ -221,42 +225,62 @@ _WRONG_WAVES: dict[str, Json] = {
 }
 
 
-def _undescribed() -> list[tuple[str, Json, Any, list[str]]]:
+def _declared_otherwise() -> list[tuple[str, Json, Any, tuple[Attribute, ...]]]:
+    """Rounds with other declarations than the app. A device refuses them for each record, and draws no word."""
+    own: dict[str, tuple[Attribute, ...]] = {
+        "the app declares another value": (replace(PLAN, values=("free", "gold", "été")), INCOME),
+        "the app declares one value more": (replace(PLAN, values=(*PLAN.values, "gold")), INCOME),
+        "the app declares the values in another order": (replace(PLAN, values=PLAN.values[::-1]), INCOME),
+        "the app refuses unknown values": (replace(PLAN, unknown="refuse"), INCOME),
+        "the app refuses missing values": (replace(PLAN, missing="refuse"), INCOME),
+        "the app declares numbers": (Numeric(PLAN.name, [0, 1, 2], missing="category"), INCOME),
+        "the app declares another edge": (PLAN, replace(INCOME, bins=(0, 0.1, 0.3, 1e6))),
+        "the app does not declare an attribute": (PLAN,),
+    }
+    probing = profile(values=("free", "pro"), unknown="refuse")
+    return [
+        *((name, profile(), PERSON, declared) for name, declared in own.items()),
+        ("a round that asks for a vocabulary, and the value is in it", probing, PERSON, DECLARED),
+        ("a round that asks for a vocabulary, and the value is not in it", probing, UNKNOWN, DECLARED),
+    ]
+
+
+def _undescribed() -> list[tuple[str, Json, Any, tuple[Attribute, ...]]]:
     strict, wide = profile(unknown="refuse", missing="refuse"), profile()
+    refusing = (replace(PLAN, unknown="refuse", missing="refuse"), INCOME)
     wide["spec"]["encoding"]["labels"] = [1, 0, 900, 1]
     untreated = profile(unknown="refuse")
     untreated["spec"]["encoding"]["attributes"][0]["unknown"] = None
     return [
-        ("a profile of an app without attributes", profile(), RECORD, []),
-        ("a profile of other attributes", profile(), PERSON, ["plan"]),
-        ("a grid with categories of an app without attributes", categories(), RECORD, []),
+        ("a profile of an app without attributes", profile(), RECORD, ()),
+        ("a grid with categories of an app without attributes", categories(), RECORD, ()),
         (
             "a grid with two attributes",
             categories(attributes=[attribute_to_wire(FORMING), attribute_to_wire(INCOME)]),
             PERSON,
-            NAMES,
+            DECLARED,
         ),
-        ("a grid with a numeric attribute", categories(attributes=[attribute_to_wire(INCOME)]), PERSON, NAMES),
-        ("a grid with other categories than its mechanism", categories(attributes=[]), PERSON, NAMES),
-        ("phases with categories of an app without attributes", waves(), RECORD, []),
-        *((name, waves(**changes), PERSON, NAMES) for name, changes in _WRONG_WAVES.items()),
-        ("phases with null in place of attributes", waves(attributes=None, characters=None), PERSON, NAMES),
-        ("an attribute with null in place of a treatment", untreated, PERSON, NAMES),
+        ("a grid with a numeric attribute", categories(attributes=[attribute_to_wire(INCOME)]), PERSON, DECLARED),
+        ("a grid with other categories than its mechanism", categories(attributes=[]), PERSON, DECLARED),
+        ("phases with categories of an app without attributes", waves(), RECORD, ()),
+        *((name, waves(**changes), PERSON, DECLARED) for name, changes in _WRONG_WAVES.items()),
+        ("phases with null in place of attributes", waves(attributes=None, characters=None), PERSON, DECLARED),
+        ("an attribute with null in place of a treatment", untreated, PERSON, DECLARED),
         (
             "an attribute with a value called as the category of others",
             waves(attributes=[attribute_to_wire(FORMING) | {"values": ["free", "pro", "other"]}]),
             PERSON,
-            NAMES,
+            DECLARED,
         ),
-        ("a profile without names", profile(), RECORD, NAMES),
-        ("a profile without a value", profile(), {"lon": 12.5, "lat": 48.2, "plan": "pro"}, NAMES),
-        ("a number for a text", profile(), PERSON | {"plan": 3}, NAMES),
-        ("a text for a number", profile(), PERSON | {"income": "0.2"}, NAMES),
-        ("a value outside of the vocabulary", strict, PERSON | {"plan": "none"}, NAMES),
-        ("a missing value that is refused", strict, PERSON | {"plan": None}, NAMES),
-        ("a profile of another number of symbols", wide, PERSON, NAMES),
+        ("a profile without names", profile(), RECORD, DECLARED),
+        ("a profile without a value", profile(), {"lon": 12.5, "lat": 48.2, "plan": "pro"}, DECLARED),
+        ("a number for a text", profile(), PERSON | {"plan": 3}, DECLARED),
+        ("a text for a number", profile(), PERSON | {"income": "0.2"}, DECLARED),
+        ("a value outside of the vocabulary", strict, PERSON | {"plan": "none"}, refusing),
+        ("a missing value that is refused", strict, PERSON | {"plan": None}, refusing),
+        ("a profile of another number of symbols", wide, PERSON, DECLARED),
         *(
-            (name, _with_profile(**changes), PERSON, NAMES)
+            (name, _with_profile(**changes), PERSON, DECLARED)
             for name, changes in {
                 "starts that do not ascend": {"starts": [0, 4, 4, 11]},
                 "starts beyond the cells": {"starts": [0, 1, 4, 15]},
@@ -402,7 +426,7 @@ def _played(
     cap: float,
     calls: list[tuple[list[Any], Any, tuple[int, ...]]],
     accept_kept_reports: bool = False,
-    attributes: Sequence[str] = (),
+    attributes: Sequence[Attribute] = (),
     cap_per_period: Json | None = None,
     times: Sequence[str] | None = None,
 ) -> Json:
@@ -437,7 +461,7 @@ def _played(
         "cap": str(Decimal(repr(cap))),
         "cap_per_period": cap_per_period,
         "accept_kept_reports": accept_kept_reports,
-        "attributes": [*attributes],
+        "attributes": [attribute_to_wire(each) for each in attributes],
         "calls": played,
     }
 

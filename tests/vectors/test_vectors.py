@@ -14,6 +14,7 @@ from sfumato.privacy.accounting import parse_epsilon
 from sfumato.privacy.entropy import below
 from sfumato.records.outside import encode
 from sfumato.specs import round_spec_from_wire
+from sfumato.specs.attributes import attributes_from_wire
 from sfumato.specs.wire import ENCODINGS, MECHANISMS
 from tests.sfumato.replay import ReplayEntropy
 from tests.sfumato.scripted import ScriptedService
@@ -49,6 +50,13 @@ class TestCoverage:
     def test_every_error_a_device_decides_on_is_refused_for(self) -> None:
         errors = {case["calls"][0]["error"] for case in committed("refusals")}
         assert errors == {"validation_failed", "point_invalid", "cap_exceeded", "round_refused"}
+
+    def test_a_round_with_another_declaration_is_refused_before_a_word_is_drawn(self) -> None:
+        calls = [
+            case["calls"][0] for case in committed("refusals") if case["name"].startswith(("the app", "a round that"))
+        ]
+        assert len(calls) == 10
+        assert {(call["error"], call["entropy"]) for call in calls} == {("round_refused", "")}
 
     def test_words_are_drawn_again_somewhere(self) -> None:
         """A device that takes the remainder of a rejected word would pass without such cases."""
@@ -113,7 +121,7 @@ def test_devices(case: dict[str, Any]) -> None:
             store=store,
             entropy=entropy,
             accept_kept_reports=case["accept_kept_reports"],
-            attributes=case["attributes"],
+            attributes=attributes_from_wire(case["attributes"]),
             clock=lambda clock=clock: clock,
         )
         if call["error"]:

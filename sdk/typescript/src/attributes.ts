@@ -56,9 +56,8 @@ export function readCategoricals(wire: Json, most: number): Attribute[] {
   return attributes;
 }
 
-/** Read an attribute. */
-export function readAttribute(wire: unknown): Attribute {
-  check(isObject(wire), "an attribute must be an object");
+function readAttribute(wire: unknown): Attribute {
+  check(isObject(wire), "an attribute must be declared, not named: give its kind, and its values or bins");
   const kind = choice(wire["kind"], "the kind of an attribute", ["categorical", "numeric"]);
   return kind === "categorical" ? readCategorical(wire) : readNumeric(wire);
 }

@@ -9,16 +9,16 @@
  */
 
 import { formatEpsilon, parseEpsilon } from "./accounting.js";
-import { MAX_ATTRIBUTES, readAttribute, type AttributeDeclaration } from "./attributes.js";
+import { MAX_ATTRIBUTES, readAttributes, type Attribute, type AttributeDeclaration } from "./attributes.js";
 import { encodeHex, encodeBase64 } from "./bytes.js";
-import { check, encodeLittleEndian, isObject, list } from "./checks.js";
+import { check, encodeLittleEndian, isObject } from "./checks.js";
 import { drawWord, SystemEntropy, type Entropy } from "./entropy.js";
 import { ApiProblem, CapExceeded, InvalidSpec, RoundRefused, SfumatoError } from "./errors.js";
 import { Http, readRetryAfter, unexpectedResponse, type HttpOptions, type RequestOptions } from "./http.js";
 import { findDay, findFirstDay, findNextBegin, readPeriodCap, type PeriodCap } from "./periods.js";
 import { checkReceipt, findSettledState } from "./receipts.js";
 import { describeDifference, hasSpec, readId, readOpenRounds, type OpenRound } from "./rounds.js";
-import { checkRecord, findOutside, ownAttributes, perturb, readRecord, readRoundSpec, type Feature, type PersonRecord, type RecordCheck, type RoundSpec } from "./specs.js";
+import { checkRecord, findOutside, ownAttributes, perturb, readRoundSpec, splitRecord, type Feature, type PersonRecord, type RecordCheck, type RoundSpec } from "./specs.js";
 import { sumSpentNano, type Memo, type MemoState, type Memory, type Store } from "./store.js";
 import { Turns } from "./turns.js";
 
@@ -84,11 +84,11 @@ export interface DeviceOptions extends HttpOptions {
   /** Features that the app expects. The device refuses a round with other features or bounds. */
   readonly features?: readonly Feature[];
   /**
-   * Names or declarations of the attributes that the app reports. The device refuses rounds that need others, or that declare
-   * them otherwise. A name alone accepts each vocabulary, so a malicious service can learn whether a value is in one. With
+   * The attributes that the app reports, as the dataset declares them. The device refuses rounds that need others, or that
+   * declare them otherwise, for every record. So a service cannot learn whether a value is in another vocabulary. With
    * attributes, a record has names and contains their values, too: text, numbers, or null for a missing value.
    */
-  readonly attributes?: readonly (string | AttributeDeclaration)[];
+  readonly attributes?: readonly AttributeDeclaration[];
   /**
    * Called with the names of the features, once per device object, when a record outside of the bounds was perturbed. It is
    * for the developer: units or the order of values may be wrong. Do not log or send what it says in an app that
@@ -129,8 +129,7 @@ export class Device {
   protected readonly datasetId: string;
   protected readonly store: Store;
   readonly #features: readonly Feature[] | undefined;
-  readonly #attributes: readonly string[];
-  readonly #declarations: ReadonlyMap<string, string>; // by name; empty for a name alone
+  readonly #attributes: readonly Attribute[];
   #onOutside: ((features: readonly string[]) => void) | undefined;
   readonly #acceptsKeptReports: boolean;
   protected readonly entropy: Entropy;
@@ -139,7 +138,7 @@ export class Device {
   #etag: string | null = null;
   #open: OpenRounds = { rounds: [], retryAfterSeconds: DEFAULT_RETRY_AFTER_SECONDS };
 
-  /** @throws InvalidSpec A cap or the dataset id is invalid. */
+  /** @throws InvalidSpec A cap or the dataset id is invalid, or an attribute is not declared. */
   constructor(options: DeviceOptions) {
     this.#capNano = parseEpsilon(options.cap);
     this.#period = options.capPerPeriod && readPeriodCap(options.capPerPeriod);
@@ -147,9 +146,7 @@ export class Device {
     this.datasetId = readId(options.datasetId);
     this.store = checkStore(options.store);
     this.#features = options.features && [...options.features];
-    const attributes = list(options.attributes ?? [], "attributes", 0, MAX_ATTRIBUTES, (each) => (typeof each === "string" ? { name: each, declaration: "" } : readAttribute(each)));
-    this.#declarations = new Map(attributes.map(({ name, declaration }) => [name, declaration]));
-    this.#attributes = [...this.#declarations.keys()];
+    this.#attributes = readAttributes(options.attributes ?? [], 0, MAX_ATTRIBUTES);
     this.#onOutside = options.onOutside;
     this.#acceptsKeptReports = options.acceptKeptReports === true;
     this.entropy = options.entropy ?? new SystemEntropy();
@@ -198,7 +195,7 @@ export class Device {
   }
 
   /**
-   * Check a record against the open rounds, or against the features alone if the app passed `features`.
+   * Check a record against the declared attributes, and against the features of the app or of the open rounds.
    *
    * The check sends no report, spends nothing and reads neither the memory nor the draws.
    *
@@ -207,18 +204,17 @@ export class Device {
    * @throws ApiProblem or Unreachable The open rounds cannot be read.
    */
   async check(record: PersonRecord): Promise<RecordCheck> {
-    if (this.#features) return checkRecord(this.#features, leaveOut(record, this.#attributes));
+    if (this.#features) return this.#check(this.#features, record);
     const { rounds } = await this.#turns.run(() => this.fetchRounds());
-    const [first] = rounds.map((round) => this.#checkFor(readRoundSpec(round.spec), record));
+    const [first] = rounds.map((round) => this.#check(readRoundSpec(round.spec).features, record));
     if (first === undefined) throw new InvalidSpec("the features are unknown while no round is open: pass `features` to the device");
     return first;
   }
 
-  /** Check a record for a round. If the app does not report its attributes, check the features alone. */
-  #checkFor(spec: RoundSpec, record: PersonRecord): RecordCheck {
-    const reports = ownAttributes(spec).every(({ name }) => this.#attributes.includes(name));
-    const { point } = reports ? readRecord(spec, this.partFor(spec, record)) : { point: leaveOut(record, this.#attributes) };
-    return checkRecord(spec.features, point);
+  #check(features: readonly Feature[], record: PersonRecord): RecordCheck {
+    const { point, given } = splitRecord(features, this.#attributes, record);
+    for (const each of this.#attributes) each.category(given[each.name]);
+    return checkRecord(features, point);
   }
 
   /** Return the ids of rounds with reports that the service has not acknowledged yet. */
@@ -323,10 +319,10 @@ export class Device {
   protected computeCost(round: OpenRound, spec: RoundSpec): bigint {
     const difference = this.#features && describeDifference(this.#features, spec.features);
     if (difference !== undefined) throw new RoundRefused(`round ${round.roundId} has other features than this app expects: ${difference}`);
-    const others = ownAttributes(spec).filter(({ name, declaration }) => !["", declaration].includes(this.#declarations.get(name) ?? "none"));
+    const others = ownAttributes(spec).filter(({ name, declaration }) => this.#attributes.find((each) => each.name === name)?.declaration !== declaration);
     if (others.length > 0) {
       const names = others.map(({ name }) => name).join(", ");
-      throw new RoundRefused(`round ${round.roundId} has attributes that this app does not report, or declares otherwise: ${names}. Pass those of the dataset`);
+      throw new RoundRefused(`round ${round.roundId} has attributes that this app does not declare, or declares otherwise: ${names}. Pass those of the dataset`);
     }
     if (round.keepsReports && !this.#acceptsKeptReports) {
       throw new RoundRefused(`round ${round.roundId} keeps reports after their tally: ask the user, then pass acceptKeptReports: true to the device`);
@@ -344,7 +340,7 @@ export class Device {
   /** Return a record without the attributes that a round does not need. */
   protected partFor(spec: RoundSpec, record: PersonRecord): PersonRecord {
     const needed = ownAttributes(spec).map(({ name }) => name);
-    return leaveOut(record, this.#attributes.filter((name) => !needed.includes(name)));
+    return leaveOut(record, this.#attributes.map(({ name }) => name).filter((name) => !needed.includes(name)));
   }
 
   /**

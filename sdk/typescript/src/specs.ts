@@ -127,6 +127,22 @@ export function ownAttributes({ features, encoding }: RoundSpec): readonly Attri
 }
 
 /**
+ * Return the part of a record that has the features, and its members if there are attributes.
+ *
+ * @throws InvalidPoint There are attributes, and a name is missing or unknown.
+ */
+export function splitRecord(features: readonly Feature[], attributes: readonly Attribute[], record: PersonRecord): { readonly point: PersonRecord; readonly given: Json } {
+  if (attributes.length === 0) return { point: record, given: {} };
+  const given: Json = isObject(record) ? record : {};
+  const names = features.map(({ name }) => name);
+  const known = [...names, ...attributes.map(({ name }) => name)];
+  if (Object.keys(given).length !== known.length || !known.every((name) => Object.hasOwn(given, name))) {
+    throw new InvalidPoint(`a record must have the features and attributes ${known.join(", ")} by name`);
+  }
+  return { point: Object.fromEntries(names.map((name) => [name, given[name] as number])), given };
+}
+
+/**
  * Return the part of a record that has the features, and the category of each attribute of the round.
  *
  * All attributes are read before the slot is drawn, so that a refusal does not depend on the slot.
@@ -136,16 +152,7 @@ export function readRecord(spec: RoundSpec, record: PersonRecord): { readonly po
   const attributes = encoding.attributes ?? [];
   if (attributes.length === 0) return { point: record, codes: [] };
   const names = features.map(({ name }) => name);
-  const own = ownAttributes(spec).map(({ name }) => name);
-  let point = record;
-  const given: Json = own.length > 0 && isObject(record) ? record : {};
-  if (own.length > 0) {
-    const known = [...names, ...own];
-    if (Object.keys(given).length !== known.length || !known.every((name) => Object.hasOwn(given, name))) {
-      throw new InvalidPoint(`a record must have the features and attributes ${known.join(", ")} by name`);
-    }
-    point = Object.fromEntries(names.map((name) => [name, given[name] as number]));
-  }
+  const { point, given } = splitRecord(features, ownAttributes(spec), record);
   const values = readValues(features, point);
   const valueOf = (name: string): unknown => (names.includes(name) ? values[names.indexOf(name)] : given[name]);
   return { point: values, codes: attributes.map((each) => each.category(valueOf(each.name))) };

@@ -162,22 +162,24 @@ test("check validates a record, sends nothing and does not use the memory", asyn
   assert.equal(service.sent.length, 0);
 });
 
-test("check reads the attributes of a round that the app reports", async () => {
-  const { attributes, calls } = loadVectors("devices").find(({ name }) => name === "a category of phases is answered");
-  const round = structuredClone(calls[0].open.rounds[0]);
-  round.spec.encoding.attributes[0].unknown = "refuse";
-  const { service, device } = createScene(round);
-  const { record } = calls[0];
-  assert.deepEqual(await device({ attributes }).check(record), { outside: [] });
-  await assert.rejects(device({ attributes }).check({ ...record, plan: "gold" }), (error) => error.code === "point_invalid");
+test("check reads the declared attributes without a round about them", async () => {
+  const attributes = [{ kind: "categorical", name: "plan", values: ["free", "pro"] }, { kind: "numeric", name: "age", bins: [0, 18, 120] }];
+  const { service, device } = createScene();
+  const { features } = ROUND.spec;
+  const record = { ...Object.fromEntries(features.map(({ name, lower }) => [name, lower])), plan: "pro", age: 3 };
   const { plan, ...rest } = record;
-  assert.deepEqual(await device({ attributes: ["income"] }).check(rest), { outside: [] });
-  assert.equal(typeof plan, "string");
+  for (const known of [{}, { features }]) {
+    assert.deepEqual(await device({ attributes, ...known }).check(record), { outside: [] });
+    for (const wrong of [{ ...record, plan: "gold" }, { ...record, plan: null }, { ...record, age: "old" }, rest, features.map(({ lower }) => lower)]) {
+      await assert.rejects(device({ attributes, ...known }).check(wrong), (error) => error.code === "point_invalid" && !error.message.includes("gold"));
+    }
+  }
+  assert.equal(plan, "pro");
   assert.equal(service.sent.length, 0);
 });
 
 test("a round with another declaration of an attribute is refused for each value", async () => {
-  const { calls } = loadVectors("devices").find(({ name }) => name === "a category of phases is answered");
+  const { attributes: [, income], calls } = loadVectors("devices").find(({ name }) => name === "a category of phases is answered");
   const round = calls[0].open.rounds[0];
   const { plan, ...rest } = calls[0].record;
   const declared = round.spec.encoding.attributes[0];
@@ -185,14 +187,17 @@ test("a round with another declaration of an attribute is refused for each value
   const others = [{ values: declared.values.toReversed() }, { unknown: "refuse" }, { missing: "refuse" }];
   for (const change of others) {
     for (const value of [plan, "gold", null]) {
-      const refusing = device({ attributes: [{ ...declared, ...change }, "income"] });
+      const refusing = device({ attributes: [{ ...declared, ...change }, income] });
       await assert.rejects(refusing.report({ ...rest, plan: value }), (error) => error instanceof RoundRefused && error.message.includes("declares otherwise: plan"));
     }
   }
   assert.equal(service.sent.length, 0);
-  const receipt = await device({ attributes: [{ ...declared, use: "describe" }, "income"] }).report(calls[0].record);
+  const receipt = await device({ attributes: [{ ...declared, use: "describe" }, income] }).report(calls[0].record);
   assert.equal(receipt.outcome, "sent");
-  assert.throws(() => device({ attributes: [3] }), (error) => error.code === "validation_failed");
+  for (const wrong of ["plan", 3, null]) {
+    assert.throws(() => device({ attributes: [wrong] }), (error) => error.code === "validation_failed" && error.message.includes("must be declared, not named"));
+  }
+  for (const wrong of ["plan", [declared, declared]]) assert.throws(() => device({ attributes: wrong }), (error) => error.code === "validation_failed");
 });
 
 /** A position as browsers return it: its properties are accessors of a prototype, and not its own. */

@@ -20,6 +20,7 @@ from sfumato.device.sealing import seal
 from sfumato.device.store import MemoryStore
 from sfumato.errors import InvalidPoint, RoundRefused
 from sfumato.specs import ProfileEncoding, round_spec_from_wire
+from sfumato.specs.attributes import attributes_from_wire
 from tests.service.api import SQLITE_ONLY, UNIFORM, Api, a_model, claim_job, finish, refused
 from tests.service.commands import connect_commands, run_command
 from tests.service.console.session import Console, once, words
@@ -205,7 +206,8 @@ class TestADevice:
         made = submit(api, dataset_id, job_id)
         work(database, made)
         record = {"x": 0.9, "y": 0.0, "plan": None, "age": 44}
-        options = {"cap": 8, "transport": api.http._transport, "attributes": ATTRIBUTES}
+        declared = attributes_from_wire(api.get(f"/datasets/{dataset_id}").json()["attributes"])
+        options = {"cap": 8, "transport": api.http._transport, "attributes": declared}
         with Device("http://gateway", api.secret, dataset_id, store=MemoryStore(), **options) as device:
             assert device.check(record).outside == ()
             with pytest.raises(InvalidPoint, match="age must be a finite number"):
@@ -214,9 +216,9 @@ class TestADevice:
             assert str(device.report(record).outcome) == "already_answered"
             assert device.spent == pytest.approx(4, abs=1e-6)
         with Device(
-            "http://gateway", api.secret, dataset_id, store=MemoryStore(), **options | {"attributes": ["plan"]}
+            "http://gateway", api.secret, dataset_id, store=MemoryStore(), **options | {"attributes": declared[:1]}
         ) as old:
-            with pytest.raises(RoundRefused, match="needs attributes that this app does not report: age"):
+            with pytest.raises(RoundRefused, match="does not declare, or declares otherwise: age"):
                 old.report({"x": 0.9, "y": 0.0, "plan": "pro"})
             assert old.spent == 0
 

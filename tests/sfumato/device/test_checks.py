@@ -1,16 +1,22 @@
 """`Device.check` validates a record, sends nothing and reads no memory."""
 
+from collections import namedtuple
 from dataclasses import replace
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from sfumato import mechanisms
+from sfumato.device.store import Memory, MemoryStore
 from sfumato.errors import InvalidPoint, InvalidSpec, RoundRefused
 from sfumato.privacy.accounting import NANO
 from sfumato.specs import PhaseEncoding, RoundSpec
 from sfumato.specs.attributes import Categorical, Numeric
 from tests.sfumato.scripted import FEATURES, RECORD, ScriptedService, open_round
+
+PLAN = Categorical("plan", ["free", "pro"], use="cluster")
+AGE = Numeric("age", [0, 18, 120])
 
 
 class _Unusable:
@@ -43,25 +49,23 @@ class TestCheck:
         assert service.device(features=FEATURES).check(RECORD).outside == ()
         assert service.requests == []
 
-    def test_checks_the_attributes_of_a_round_that_the_app_reports(self) -> None:
-        attribute = Categorical("plan", ["free", "pro"], use="cluster")
-        encoding = PhaseEncoding(((900, 1),), 16, (attribute,), ((1,),))
-        spec = RoundSpec(FEATURES, encoding, mechanisms.design("window", 16, NANO))
-        service, record = ScriptedService(open_round(spec=spec)), {"x": 1, "y": 9, "plan": "pro", "age": 3}
-        device = service.device(attributes=["plan", "age"])
+    @pytest.mark.parametrize("features", [None, FEATURES])
+    def test_reads_the_declared_attributes_without_a_round_about_them(self, features: Any) -> None:
+        service, record = ScriptedService(open_round()), {"x": 1, "y": 9, "plan": "pro", "age": 3}
+        device = service.device(features=features, attributes=[PLAN, AGE])
         assert device.check(record).outside == ("y",)
-        for plan in ("gold", None, 3):
-            with pytest.raises(InvalidPoint, match="plan"):
-                device.check(record | {"plan": plan})
-        assert service.device(attributes=["age"]).check({"x": 1, "y": 2, "age": 3}).outside == ()
+        for wrong in ({"plan": "gold"}, {"plan": None}, {"plan": 3}, {"age": "old"}, {"age": None}):
+            with pytest.raises(InvalidPoint, match=next(iter(wrong))):
+                device.check(record | wrong)
+        with pytest.raises(InvalidPoint, match="values plan are missing"):
+            device.check({"x": 1, "y": 9, "age": 3})
+        with pytest.raises(InvalidPoint, match="must have names"):
+            device.check([1, 9])
         assert service.sent == []
 
     def test_asks_for_features_while_no_round_is_open(self) -> None:
         with pytest.raises(InvalidSpec, match="pass `features`"):
             ScriptedService().device().check(RECORD)
-
-
-PLAN = Categorical("plan", ["free", "pro"], use="cluster")
 
 
 class TestDeclaredAttributes:
@@ -70,7 +74,7 @@ class TestDeclaredAttributes:
         return ScriptedService(open_round(spec=RoundSpec(FEATURES, encoding, mechanisms.design("window", 16, NANO))))
 
     def test_of_the_dataset_are_accepted(self) -> None:
-        for declared in ("plan", PLAN, replace(PLAN, use="describe")):
+        for declared in (PLAN, replace(PLAN, use="describe"), replace(PLAN, weight=2)):
             service = self.service()
             service.device(attributes=[declared]).report({"x": 1, "y": 2, "plan": "pro"})
             assert len(service.sent) == 1
@@ -88,14 +92,36 @@ class TestDeclaredAttributes:
     @pytest.mark.parametrize("plan", ["free", "pro", "gold", None])
     def test_refuse_another_declaration_for_each_value(self, declared: Any, plan: str | None) -> None:
         service = self.service()
-        with pytest.raises(RoundRefused, match="declares plan with other values"):
+        with pytest.raises(RoundRefused, match="does not declare, or declares otherwise: plan"):
             service.device(attributes=[declared]).report({"x": 1, "y": 2, "plan": plan})
         assert service.sent == []
 
-    def test_are_names_or_attributes(self) -> None:
-        for wrong in ("plan", [3]):
-            with pytest.raises(InvalidSpec, match="a list of names and attributes"):
+    @pytest.mark.parametrize("kind", [dict, namedtuple("Person", ["x", "y", "plan", "age"]), pd.Series])
+    def test_are_left_out_of_rounds_without_them(self, kind: Any) -> None:
+        record = {"x": 1, "y": 2, "plan": "pro", "age": 3}
+        person = kind(record) if kind in {dict, pd.Series} else kind(**record)
+        service = self.service()
+        service.rounds.append(open_round("rnd_2"))
+        outcomes = service.device(attributes=[PLAN, AGE]).report(person).rounds
+        assert [str(each.outcome) for each in outcomes] == ["sent", "sent"]
+
+    @pytest.mark.parametrize("plan", ["free", "pro", "gold", None])
+    def test_are_compared_before_a_word_is_drawn(self, plan: str | None) -> None:
+        service, store = self.service(), MemoryStore()
+        with pytest.raises(RoundRefused):
+            service.device(store=store, attributes=[replace(PLAN, unknown="other")]).report(
+                {"x": 1, "y": 2, "plan": plan}
+            )
+        assert store.read("ds_1") == Memory()
+
+    def test_are_not_names(self) -> None:
+        for wrong in ("plan", ["plan"], [PLAN, "age"], [3], [{"kind": "categorical", "name": "plan"}]):
+            with pytest.raises(InvalidSpec, match="attributes must be declared, not named: pass each as Categorical"):
                 ScriptedService().device(attributes=wrong)
+
+    def test_have_unique_names(self) -> None:
+        with pytest.raises(InvalidSpec, match="'plan' occurs twice"):
+            ScriptedService().device(attributes=[PLAN, replace(PLAN, values=("free", "gold"))])
 
 
 class TestFeatures:

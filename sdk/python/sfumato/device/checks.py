@@ -2,17 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import cast
+from typing import Any, cast
 
 from numpy.typing import ArrayLike
 
 from sfumato.device.open_rounds import OpenRound
 from sfumato.errors import InvalidSpec, RoundRefused
 from sfumato.privacy.accounting import format_epsilon, parse_epsilon
-from sfumato.records.inputs import Records
-from sfumato.records.outside import check_outside, outside_features
+from sfumato.records.described import category, split_record
+from sfumato.records.inputs import named_row
+from sfumato.records.outside import outside_features
 from sfumato.specs import Feature, RoundSpec
-from sfumato.specs.attributes import Attribute, Categorical
+from sfumato.specs.attributes import Attribute, Categorical, check_attributes
 from sfumato.validation import require
 
 Record = ArrayLike | Mapping[str, float | str | None]
@@ -39,43 +40,37 @@ class Supported:
     ----------
     features : tuple of Feature or None
         Features of its records; None supports all.
-    attributes : frozenset of str
-        Names of the attributes that it reports.
+    attributes : tuple of Attribute
+        Attributes that it reports, with their values or bins.
     keeps_reports : bool
         Whether the user accepts that the service keeps reports after their tally.
-    declared : tuple of Attribute
-        Those of its attributes of which it knows the values or bins.
     """
 
     features: tuple[Feature, ...] | None
-    attributes: frozenset[str]
+    attributes: tuple[Attribute, ...]
     keeps_reports: bool
-    declared: tuple[Attribute, ...] = ()
 
     @classmethod
     def of(
-        cls, features: Sequence[Feature] | None, attributes: Sequence[str | Attribute], *, keeps_reports: bool
+        cls, features: Sequence[Feature] | None, attributes: Sequence[Attribute], *, keeps_reports: bool
     ) -> "Supported":
-        """Return what an app supports, from names and declarations of attributes. Raise InvalidSpec."""
+        """Return what an app supports. Raise InvalidSpec if an attribute is not declared, or a name is repeated."""
         require(
-            not isinstance(attributes, str) and all(isinstance(each, str | Attribute) for each in attributes),
-            "attributes must be a list of names and attributes",
+            all(isinstance(each, Attribute) for each in attributes),
+            "attributes must be declared, not named: pass each as Categorical or Numeric, as the dataset declares it",
         )
-        declared = tuple(each for each in attributes if isinstance(each, Attribute))
-        names = frozenset(each if isinstance(each, str) else each.name for each in attributes)
-        return cls(None if features is None else tuple(features), names, keeps_reports, declared)
+        check_attributes(tuple(attributes), ())
+        return cls(None if features is None else tuple(features), tuple(attributes), keeps_reports)
 
     def cost_nano(self, open_round: OpenRound, spec: RoundSpec) -> int:
         """Return the cost of a round from its published thresholds. Raise RoundRefused if it must not be answered."""
         if self.features is not None and spec.features != self.features:
             difference = _describe_difference(self.features, spec.features)
             raise RoundRefused(f"{open_round.round_id} has features that this app does not support: {difference}")
-        if lacking := _lacking_attributes(spec, self.attributes):
-            raise RoundRefused(f"{open_round.round_id} {lacking}")
-        if other := _find_other(spec, self.declared):
+        if other := _find_undeclared(spec, self.attributes):
             raise RoundRefused(
-                f"{open_round.round_id} declares {other} with other values, bins or treatments of values than this "
-                "app. Pass the attributes of the dataset to the device"
+                f"{open_round.round_id} has attributes that this app does not declare, or declares otherwise: {other}. "
+                "Pass the attributes of the dataset to the device"
             )
         if open_round.keep_reports and not self.keeps_reports:
             raise RoundRefused(
@@ -92,48 +87,27 @@ class Supported:
         return epsilon_nano
 
 
-def check_record(features: Sequence[Feature], record: Records) -> RecordCheck:
-    """Return the check of a record. Raise InvalidPoint as `to_record`."""
-    return RecordCheck(outside_features(features, record))
+def check_record(features: Sequence[Feature], record: Record, attributes: Sequence[Attribute]) -> RecordCheck:
+    """Return the check of a record with the values of all attributes that an app declares. Raise InvalidPoint."""
+    point, values = split_record(features, attributes, record)
+    for each in attributes:
+        category(each, values[each.name])
+    return RecordCheck(outside_features(features, point))
 
 
-def check_for(spec: RoundSpec, record: Record, attributes: frozenset[str]) -> RecordCheck:
-    """Return the check of a record for a round, with the categories of its attributes. Raise InvalidPoint.
-
-    A device refuses a round with attributes that the app does not report. Then the features alone are checked.
-    """
-    if _lacking_attributes(spec, attributes):
-        return check_record(spec.features, leave_out(record, attributes))
-    return RecordCheck(check_outside(spec, part_for(spec, record, attributes)))
-
-
-def leave_out(record: Record, names: frozenset[str]) -> Record:
-    """Return a record without the values of some names. A record without names is returned as it is."""
-    if not names or not isinstance(record, Mapping):
-        return record
-    return {name: value for name, value in record.items() if name not in names}
-
-
-def part_for(spec: RoundSpec, record: Record, attributes: frozenset[str]) -> Record:
+def part_for(spec: RoundSpec, record: Record, attributes: Sequence[Attribute]) -> Record:
     """Return a record without those of the app's attributes that a round does not need."""
-    return leave_out(record, attributes - {each.name for each in spec.attributes})
+    named: Mapping[Any, Any] | None = named_row(record) if attributes else None
+    if named is None:
+        return record
+    left_out = {each.name for each in attributes} - {each.name for each in spec.attributes}
+    return {name: value for name, value in named.items() if name not in left_out}
 
 
-def _lacking_attributes(spec: RoundSpec, attributes: frozenset[str]) -> str:
-    """Return a phrase that names the attributes of a round that an app does not report; empty if there are none."""
-    lacking = ", ".join(each.name for each in spec.attributes if each.name not in attributes)
-    if not lacking:
-        return ""
-    remedy = "Update the app, or pass their names as `attributes` to the device"
-    return f"needs attributes that this app does not report: {lacking}. {remedy}"
-
-
-def _find_other(spec: RoundSpec, declared: Sequence[Attribute]) -> str:
-    """Return the names of the attributes of a round that an app declares otherwise; empty if there are none."""
-    own = {each.name: _read_by_device(each) for each in declared}
-    return ", ".join(
-        each.name for each in spec.attributes if each.name in own and own[each.name] != _read_by_device(each)
-    )
+def _find_undeclared(spec: RoundSpec, attributes: Sequence[Attribute]) -> str:
+    """Return the names of the attributes of a round that an app does not declare in the same way; empty if none."""
+    own = {each.name: _read_by_device(each) for each in attributes}
+    return ", ".join(each.name for each in spec.attributes if own.get(each.name) != _read_by_device(each))
 
 
 def _read_by_device(attribute: Attribute) -> Attribute:

@@ -28,9 +28,7 @@ from sfumato.device.checks import (
     Record,
     RecordCheck,
     Supported,
-    check_for,
     check_record,
-    leave_out,
     part_for,
 )
 from sfumato.device.dry_runs import DeviceDryRun, RoundPreview, participating_share
@@ -91,11 +89,11 @@ class Device:
         back. Without it, a service can spend the whole cap in a day.
     features : sequence of Feature, optional
         The features that the app supports. The device rejects rounds with other features or bounds.
-    attributes : sequence of (str or Attribute)
-        Names or declarations of the attributes that the app reports. The device rejects rounds that need others, or
-        that declare them otherwise. A name alone accepts each vocabulary, so a malicious service can learn whether a
-        value is in one. With attributes, a record is a mapping that has their values, too: text, numbers, or None for
-        a missing value.
+    attributes : sequence of Attribute
+        The attributes that the app reports, as the dataset declares them. The device rejects rounds that need others,
+        or that declare them otherwise, for every record. So a service cannot learn whether a value is in another
+        vocabulary. With attributes, a record is a mapping that has their values, too: text, numbers, or None for a
+        missing value.
     entropy : Entropy
         Source of all random numbers of the device.
     on_outside : callable, optional
@@ -117,7 +115,7 @@ class Device:
     Raises
     ------
     InvalidEpsilon, InvalidSpec
-        A cap is not a valid epsilon, or its period is not known.
+        A cap is not a valid epsilon, its period is not known, or an attribute is not declared.
 
     Examples
     --------
@@ -142,7 +140,7 @@ class Device:
         store: str | Path | Store,
         cap_per_period: tuple[str, int | float | str | Decimal] | None = None,
         features: Sequence[Feature] | None = None,
-        attributes: Sequence[str | Attribute] = (),
+        attributes: Sequence[Attribute] = (),
         entropy: Entropy | None = None,
         on_outside: Callable[[tuple[str, ...]], None] | None = None,
         accept_kept_reports: bool = False,
@@ -225,7 +223,7 @@ class Device:
 
     @_in_turn
     def check(self, record: Record) -> RecordCheck:
-        """Check a record against the open rounds, or against the features alone if the app passed `features`.
+        """Check a record against the declared attributes, and against the features of the app or of the open rounds.
 
         The check sends no report, spends nothing and reads neither the store nor the draws. Call it
         while you develop an app, or before you store a record.
@@ -242,7 +240,7 @@ class Device:
         Raises
         ------
         InvalidPoint
-            A name is missing, repeated or not a feature, or a value is not a finite number or no category.
+            A name is missing, repeated or unknown, or a value is not a finite number or is refused by its attribute.
         InvalidSpec
             The app passed no features, and no round is open.
         ApiProblem, Unreachable
@@ -257,9 +255,9 @@ class Device:
         ('north',)
         """
         if self._supported.features is not None:
-            return check_record(self._supported.features, leave_out(record, self._supported.attributes))
+            return check_record(self._supported.features, record, self._supported.attributes)
         specs = [round_spec_from_wire(each.spec_wire) for each in self._fetch()]
-        checks = [check_for(spec, record, self._supported.attributes) for spec in specs]
+        checks = [check_record(spec.features, record, self._supported.attributes) for spec in specs]
         if not checks:
             raise InvalidSpec("the features are unknown while no round is open: pass `features` to the device")
         return checks[0]

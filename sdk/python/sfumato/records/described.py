@@ -6,7 +6,7 @@ depend on the slot.
 """
 
 from bisect import bisect_right
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -24,7 +24,7 @@ from sfumato.records.inputs import (
     to_record,
     to_values,
 )
-from sfumato.specs import RoundSpec, Symbol, attributes_of
+from sfumato.specs import Feature, RoundSpec, Symbol, attributes_of
 from sfumato.specs.attributes import Attribute, Categorical, Numeric
 
 _UNNAMED = "a record with attributes must have names: pass a mapping of names to values"
@@ -82,6 +82,26 @@ def categories(attribute: Attribute, cells: Any) -> NDArray[np.int64]:
     return codes
 
 
+def split_record(
+    features: Sequence[Feature], attributes: Sequence[Attribute], record: Records
+) -> tuple[Records, dict[str, object]]:
+    """Return the part of a record that has the features, and the values of the attributes by name.
+
+    Raises
+    ------
+    InvalidPoint
+        There are attributes, and a name is missing, repeated or unknown.
+    """
+    if not attributes:
+        return record, {}
+    named = named_row(record)
+    if named is None:
+        raise InvalidPoint(_UNNAMED)
+    names, own = [each.name for each in features], [each.name for each in attributes]
+    check_names([*names, *own], list(named), "values")
+    return {name: named[name] for name in names}, {name: named[name] for name in own}
+
+
 def read_record(spec: RoundSpec, record: Records) -> tuple[Records, list[int]]:
     """Return the values of the features of a record, and the category of each attribute of the round.
 
@@ -93,16 +113,9 @@ def read_record(spec: RoundSpec, record: Records) -> tuple[Records, list[int]]:
     attributes = attributes_of(spec.encoding)
     if not attributes:
         return record, []
-    names = [feature.name for feature in spec.features]
-    values: dict[str, object] = {}
-    if own := [each.name for each in spec.attributes]:
-        named = named_row(record)
-        if named is None:
-            raise InvalidPoint(_UNNAMED)
-        check_names([*names, *own], list(named), "values")
-        values, record = {name: named[name] for name in own}, {name: named[name] for name in names}
-    numbers = to_record(spec.features, record)
-    values |= dict(zip(names, numbers, strict=True))
+    point, values = split_record(spec.features, spec.attributes, record)
+    numbers = to_record(spec.features, point)
+    values |= zip((each.name for each in spec.features), numbers, strict=True)
     return numbers, [category(each, values[each.name]) for each in attributes]
 
 

@@ -84,8 +84,9 @@ internal class OpenRound(val roundId: String, val collectionId: String, val epsi
  * @param cap Largest epsilon that this device spends on the dataset, set by the user, in [1e-6, 32] with at most nine decimals.
  * @param store Storage for the memory of the device.
  * @param features Features that the app expects. The device refuses a round with other features or bounds.
- * @param attributes Names of the attributes that the app reports. The device refuses rounds that need others. With
- *   attributes, a record is a NamedRecord with their values, too.
+ * @param attributes The attributes that the app reports, as the dataset declares them. The device refuses rounds that need
+ *   others, or that declare them otherwise, for every record. So a service cannot learn whether a value is in another
+ *   vocabulary. With attributes, a record is a NamedRecord with their values, too.
  * @param onOutside Called with the names of the features, once per device object, when a record outside of the bounds was
  *   perturbed. It is for the developer: units or the order of values may be wrong. Do not log or send what it says in
  *   an app that people use, because it is about their record.
@@ -98,9 +99,7 @@ internal class OpenRound(val roundId: String, val collectionId: String, val epsi
  * @param capPerPeriod A second limit: the epsilon that this device spends on the dataset within a period. The device counts by
  *   its own clock, and its periods never go back. Without it, a service can spend the whole cap in a day.
  * @param now Clock for `capPerPeriod`, in seconds since 1970-01-01 UTC. Replace it in tests only.
- * @param declaredAttributes Attributes that the app reports, with their values or bins. The device refuses rounds that declare
- *   them otherwise. A name in `attributes` accepts each vocabulary, so a malicious service can learn whether a value is in one.
- * @throws InvalidSpec The cap or the dataset id is invalid.
+ * @throws InvalidSpec The cap or the dataset id is invalid, or an attribute is declared twice.
  */
 public open class Device(
     url: String,
@@ -117,11 +116,11 @@ public open class Device(
     private val acceptKeptReports: Boolean = false,
     private val capPerPeriod: PeriodCap? = null,
     private val now: () -> Long = { System.currentTimeMillis() / 1000 },
-    attributes: List<String> = emptyList(),
-    declaredAttributes: List<DeclaredAttribute> = emptyList(),
+    attributes: List<DeclaredAttribute> = emptyList(),
 ) {
-    private val attributes: List<String> = attributes + declaredAttributes.map { it.name }
-    private val declarations = declaredAttributes.associate { it.name to it.declaration }
+    private val attributes: List<Attribute> = attributes.map { it.attribute }.also { all ->
+        check(all.map { it.name }.toSet().size == all.size) { "attributes must have unique names" }
+    }
     internal val datasetId: String = readId(datasetId)
     private val capNano = parseEpsilon(cap)
     internal val http: Http = Http(url, key, retrySeconds, transport, clock)
@@ -172,7 +171,7 @@ public open class Device(
     }
 
     /**
-     * Check a record against the open rounds, or against the features alone if the app passed `features`.
+     * Check a record against the declared attributes, and against the features of the app or of the open rounds.
      *
      * The check sends no report, spends nothing and reads neither the memory nor the draws.
      *
@@ -184,16 +183,15 @@ public open class Device(
 
     internal fun check(record: PersonRecord, cancellation: Cancellation?): RecordCheck = inTurn(cancellation) {
         val known = features
-        if (known != null) return@inTurn checkRecord(known, leaveOut(record, attributes))
-        fetchRounds(cancellation).map { checkFor(readRoundSpec(it.spec), record) }.firstOrNull()
+        if (known != null) return@inTurn checkFor(known, record)
+        fetchRounds(cancellation).map { checkFor(readRoundSpec(it.spec).features, record) }.firstOrNull()
             ?: throw InvalidSpec("the features are unknown while no round is open: pass `features` to the device")
     }
 
-    /** Check a record for a round. If the app does not report its attributes, check the features alone. */
-    private fun checkFor(spec: RoundSpec, record: PersonRecord): RecordCheck {
-        val needed = spec.attributes.map { it.name }.toSet()
-        if (!attributes.containsAll(needed)) return checkRecord(spec.features, leaveOut(record, attributes))
-        return RecordCheck(findOutside(spec, leaveOut(record, attributes - needed)))
+    private fun checkFor(features: List<Feature>, record: PersonRecord): RecordCheck {
+        val (point, given) = splitRecord(features, attributes, record)
+        for (each in attributes) each.category(given[each.name])
+        return checkRecord(features, point)
     }
 
     /** Return the ids of rounds with reports that the service has not acknowledged yet. */
@@ -272,7 +270,7 @@ public open class Device(
             val (spent, name) = memory.spentNanoSince(limit.period.firstDay(day)) to limit.period.name.lowercase()
             checkCap(epsilonNano, spent, limit.capNano, " per $name", "; the next $name begins on ${limit.period.nextBegin(day)} (UTC)")
         }
-        val part = leaveOut(record, attributes - spec.attributes.map { it.name }.toSet())
+        val part = leaveOut(record, attributes.map { it.name } - spec.attributes.map { it.name }.toSet())
         memory.memos[round.roundId] = perturbRecord(round, spec, epsilonNano, part).copy(day = day)
         val outside = findOutside(spec, part)
         return RoundOutcome(round.roundId, Outcome.ALREADY_ANSWERED, toDouble(epsilonNano), outside = outside)
@@ -288,17 +286,11 @@ public open class Device(
     internal open fun computeRoundCost(round: OpenRound, spec: RoundSpec): BigInteger {
         val difference = features?.let { describeDifference(it, spec.features) }
         if (difference != null) throw RoundRefused("round ${round.roundId} has other features than this app expects: $difference")
-        val unknown = spec.attributes.map { it.name } - attributes.toSet()
-        if (unknown.isNotEmpty()) {
+        val declarations = attributes.associate { it.name to it.declaration }
+        val others = spec.attributes.filter { declarations[it.name] != it.declaration }.map { it.name }
+        if (others.isNotEmpty()) {
             throw RoundRefused(
-                "round ${round.roundId} needs attributes that this app does not report: ${unknown.joinToString()}. " +
-                    "Pass their names as attributes to the device",
-            )
-        }
-        val other = spec.attributes.filter { (declarations[it.name] ?: it.declaration) != it.declaration }.map { it.name }
-        if (other.isNotEmpty()) {
-            throw RoundRefused(
-                "round ${round.roundId} declares ${other.joinToString()} with other values, bins or treatments of values than this app. " +
+                "round ${round.roundId} has attributes that this app does not declare, or declares otherwise: ${others.joinToString()}. " +
                     "Pass the attributes of the dataset to the device",
             )
         }

@@ -24,7 +24,9 @@ internal class Attribute(
 /**
  * An attribute as a dataset declares it. A device with it refuses rounds that declare an attribute of this name otherwise.
  */
-public class DeclaredAttribute private constructor(public val name: String, internal val declaration: List<Any>) {
+public class DeclaredAttribute internal constructor(internal val attribute: Attribute) {
+    public val name: String get() = attribute.name
+
     public companion object {
         /** An attribute with a public vocabulary. `unknown` is refuse or other, and `missing` is refuse or category. */
         public fun categorical(
@@ -38,7 +40,7 @@ public class DeclaredAttribute private constructor(public val name: String, inte
         public fun numeric(name: String, bins: List<Double>, missing: String = "refuse"): DeclaredAttribute =
             of(mapOf("kind" to "numeric", "name" to name, "bins" to bins.map { JsonNumber(it.toString()) }, "missing" to missing))
 
-        private fun of(wire: Map<String, Any>): DeclaredAttribute = readAttribute(wire).let { DeclaredAttribute(it.name, it.declaration) }
+        private fun of(wire: Map<String, Any>): DeclaredAttribute = DeclaredAttribute(readAttribute(wire))
     }
 }
 

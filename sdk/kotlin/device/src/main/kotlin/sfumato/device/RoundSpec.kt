@@ -251,23 +251,29 @@ internal class PerturbedValue(val slot: Long, val value: ByteArray)
 internal class ReadRecord(val point: PersonRecord, val codes: List<Int>)
 
 /**
+ * Return the part of a record with the features, and its values by name if there are attributes. Throw InvalidPoint, without
+ * values, if there are attributes and a name is missing or unknown.
+ */
+internal fun splitRecord(features: List<Feature>, attributes: List<Attribute>, record: PersonRecord): Pair<PersonRecord, Map<String, Any?>> {
+    if (attributes.isEmpty()) return record to emptyMap()
+    val named = record as? NamedRecord ?: throw InvalidPoint("a record with attributes must have names")
+    val given = named.values + named.attributes
+    val own = attributes.map { it.name }
+    val known = features.map { it.name } + own
+    if (given.keys != known.toSet() || given.size != named.values.size + named.attributes.size) {
+        throw InvalidPoint("a record must have the features and attributes ${known.joinToString()}")
+    }
+    return NamedRecord(named.values - own.toSet()) to given
+}
+
+/**
  * Read a record for a round. All attributes are read before the slot is drawn, so that a refusal does not depend on the slot.
  * Throw InvalidPoint, without values, if the record is invalid.
  */
 internal fun readRecord(spec: RoundSpec, record: PersonRecord): ReadRecord {
     if (spec.encoding.attributes.isEmpty()) return ReadRecord(record, emptyList())
     val names = spec.features.map { it.name }
-    val own = spec.attributes.map { it.name }
-    var point = record
-    var given: Map<String, Any?> = emptyMap()
-    if (own.isNotEmpty()) {
-        val named = record as? NamedRecord ?: throw InvalidPoint("a record with attributes must have names")
-        given = named.values + named.attributes
-        if (given.keys != (names + own).toSet() || given.size != named.values.size + named.attributes.size) {
-            throw InvalidPoint("a record must have the features and attributes ${(names + own).joinToString()}")
-        }
-        point = NamedRecord(named.values - own.toSet())
-    }
+    val (point, given) = splitRecord(spec.features, spec.attributes, record)
     val values = readValues(spec.features, point)
     val codes = spec.encoding.attributes.map { each ->
         val place = names.indexOf(each.name)

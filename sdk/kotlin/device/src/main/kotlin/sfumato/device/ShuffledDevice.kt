@@ -54,11 +54,10 @@ public class ShuffledDevice(
     onOutside: ((List<String>) -> Unit)? = null,
     capPerPeriod: PeriodCap? = null,
     now: () -> Long = { System.currentTimeMillis() / 1000 },
-    attributes: List<String> = emptyList(),
-    declaredAttributes: List<DeclaredAttribute> = emptyList(),
+    attributes: List<DeclaredAttribute> = emptyList(),
 ) : Device(
     url, key, datasetId, cap, store, features, entropy, retrySeconds, transport, clock, onOutside,
-    capPerPeriod = capPerPeriod, now = now, attributes = attributes, declaredAttributes = declaredAttributes,
+    capPerPeriod = capPerPeriod, now = now, attributes = attributes,
 ) {
     private val shufflerKey = decodeBase64(shufflerKey) ?: throw InvalidSpec("shufflerKey must be base64")
     private var announced: Map<String, Announced> = emptyMap()

@@ -80,6 +80,11 @@ class BehavioursTest {
     }
 
     @Test
+    fun `check reads the declared attributes without a round about them`() {
+        checkAttributesOfRecord()
+    }
+
+    @Test
     fun `a position has the values of latitude and longitude by name`() {
         checkPosition()
     }
@@ -297,7 +302,7 @@ private fun checkDeclaredAttributes() {
     val open = OPEN.replace("""{"type":"grid","cells":[4]}""", """{"type":"phase","weights":[[900]],"phases":4,"attributes":[$plan],"characters":[[1]]}""")
     fun report(declared: List<DeclaredAttribute>, value: String?): Receipt {
         val service = ScriptedService(readJson(open))
-        val device = Device("http://service.example", "sfk_device", "ds_1", "2", MemoryStore(), transport = service, declaredAttributes = declared)
+        val device = Device("http://service.example", "sfk_device", "ds_1", "2", MemoryStore(), transport = service, attributes = declared)
         return device.report(NamedRecord(mapOf("x" to 0.6), mapOf("plan" to value)))
     }
     checkEqual(report(listOf(DeclaredAttribute.categorical("plan", listOf("free", "pro"))), "pro").outcome, Outcome.SENT)
@@ -310,10 +315,25 @@ private fun checkDeclaredAttributes() {
     for (declared in others) {
         for (value in listOf("free", "gold", null)) {
             val error = expectThrown<RoundRefused> { report(listOf(declared), value) }
-            checkEqual("declares plan" in error.message!!, true)
+            checkEqual("declares otherwise: plan" in error.message!!, true)
         }
     }
-    expectThrown<InvalidSpec> { DeclaredAttribute.categorical("plan", listOf("free"), unknown = "drop") }
+    expectThrown<InvalidSpec> { DeclaredAttribute.categorical("plan", listOf("free", "pro"), unknown = "drop") }
+    expectThrown<InvalidSpec> { report(others, "pro") } // one name, twice
+}
+
+private fun checkAttributesOfRecord() {
+    val attributes = listOf(DeclaredAttribute.categorical("plan", listOf("free", "pro")), DeclaredAttribute.numeric("age", listOf(0.0, 18.0, 120.0)))
+    for (features in listOf(null, listOf(Feature("x", 0.0, 1.0)))) {
+        val service = createService() // its round has no attributes
+        val device = Device("http://service.example", "sfk_device", "ds_1", "2", MemoryStore(), features, transport = service, attributes = attributes)
+        checkEqual(device.check(NamedRecord(mapOf("x" to 1.5, "age" to 3.0), mapOf("plan" to "pro"))).outside, listOf("x"))
+        for (plan in listOf("gold", null)) expectThrown<InvalidPoint> { device.check(NamedRecord(mapOf("x" to 1.5, "age" to 3.0), mapOf("plan" to plan))) }
+        expectThrown<InvalidPoint> { device.check(NamedRecord(mapOf("x" to 1.5), mapOf("plan" to "pro", "age" to "old"))) }
+        expectThrown<InvalidPoint> { device.check(NamedRecord(mapOf("x" to 1.5), mapOf("plan" to "pro"))) }
+        expectThrown<InvalidPoint> { device.check(OrderedRecord(1.5)) }
+        checkEqual(service.sent.size, 0)
+    }
 }
 
 private fun checkRecordCheck() {

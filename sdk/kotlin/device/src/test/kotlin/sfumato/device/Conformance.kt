@@ -58,13 +58,13 @@ private fun createDevice(call: Map<*, *>, entropy: Entropy): Device {
     val clock = call["clock"]?.let { readNumber(it).toLong() }
     val now = { clock ?: (System.currentTimeMillis() / 1000) }
     val acceptKeptReports = call["accept_kept_reports"] as Boolean? ?: false
-    val attributes = (call["attributes"] as List<*>?)?.map { it as String }.orEmpty()
+    val attributes = (call["attributes"] as List<*>?)?.map { DeclaredAttribute(readAttribute(it)) }.orEmpty()
     val shufflerKey = call["shuffler_key"] as String? ?: return Device(
         url, key, datasetId, cap, store, features, entropy, retrySeconds,
         acceptKeptReports = acceptKeptReports, capPerPeriod = capPerPeriod, now = now, attributes = attributes,
     )
     val minHonestBatch = readNumber(call["min_honest_batch"]).toInt()
-    return ShuffledDevice(url, key, datasetId, cap, store, shufflerKey, minHonestBatch, features, entropy, retrySeconds, capPerPeriod = capPerPeriod, now = now)
+    return ShuffledDevice(url, key, datasetId, cap, store, shufflerKey, minHonestBatch, features, entropy, retrySeconds, capPerPeriod = capPerPeriod, now = now, attributes = attributes)
 }
 
 /** Return the cap of a period. A period that is not known cannot be in an enum of this language. */
