@@ -11,6 +11,7 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
@@ -22,6 +23,7 @@ from sfumato.transport.batches import generate_signing_key_pair
 from sfumato.transport.http import Http, PoolSettings
 from shuffler import app as app_module
 from shuffler import releases
+from shuffler.__main__ import run
 from shuffler.app import create_app
 from shuffler.queue import Group, Queue, Sender
 from shuffler.rounds import Round, parse_round
@@ -316,6 +318,23 @@ class TestConnections:
         with socket.create_connection((parties.client.base_url.host, parties.client.base_url.port), 20) as connected:
             connected.sendall(b"GET /healthz HTTP/1.1\r\n")
             assert connected.recv(100) == b""
+
+    def test_succeed_as_soon_as_the_address_is_printed(
+        self, tmp_path: Path, service: FakeService, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("SFUMATO_URL", service.url)
+        monkeypatch.setenv("SFUMATO_KEY", "sfk_x")
+        lines: list[str] = []
+
+        def connect(line: str) -> None:
+            address = urlsplit(line.rpartition(" ")[2])
+            socket.create_connection((address.hostname, address.port), 20).close()
+            lines.append(line)
+
+        monkeypatch.setattr("typer.echo", connect)
+        monkeypatch.setattr(uvicorn.Server, "run", lambda *_, **__: None)
+        run(home=tmp_path, host="127.0.0.1", port=0, release_seconds=1.0)
+        assert len(lines) == 1
 
 
 class TestReleases:
