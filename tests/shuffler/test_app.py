@@ -18,6 +18,7 @@ import pytest
 import uvicorn
 
 from connections.server import address, bind, configuration
+from devservers.loopback import NO_TLS
 from sfumato.device.sealing import OUTER_KEY_HEADER, SIGNATURE_HEADER, verify_round
 from sfumato.transport.batches import generate_signing_key_pair
 from sfumato.transport.http import Http, PoolSettings
@@ -72,7 +73,7 @@ def running(
             thread.start()
             try:
                 until(lambda: server.started, 20)
-                with httpx.Client(base_url=address(bound, None), timeout=60) as client:
+                with httpx.Client(base_url=address(bound, None), timeout=60, verify=NO_TLS) as client:
                     yield Parties(client, service, key)
             finally:
                 server.should_exit = True
@@ -195,7 +196,9 @@ class TestRounds:
         answers: list[dict[str, Any]] = []
         try:
             poll = threading.Thread(
-                target=lambda: answers.append(httpx.get(f"{url}{path}", headers=headers, timeout=60).json())
+                target=lambda: answers.append(
+                    httpx.get(f"{url}{path}", headers=headers, timeout=60, verify=NO_TLS).json()
+                )
             )
             poll.start()
             until(lambda: service.n_listed > n_listed, 20)
