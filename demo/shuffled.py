@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from demo.scenario import JOB_SECONDS, ROUND_SECONDS, DemoError, DemoResult, Scene
 from demo.service import LocalService
 from devservers.fleet import Member, make_environment, run, start
+from devservers.loopback import NO_TLS
 from devservers.servers import free_port
 from sfumato.api.client import Client
 from sfumato.api.resources import Shuffler
@@ -199,7 +200,8 @@ def _shuffler(home: Path, port: int, environment: dict[str, str]) -> Iterator[Me
 
     def is_ready() -> bool:
         try:
-            return httpx.get(f"http://127.0.0.1:{port}/healthz", trust_env=False).status_code == httpx.codes.OK
+            answer = httpx.get(f"http://127.0.0.1:{port}/healthz", trust_env=False, verify=NO_TLS)
+            return answer.status_code == httpx.codes.OK
         except httpx.TransportError:
             return False
 
@@ -212,7 +214,9 @@ def _shuffler(home: Path, port: int, environment: dict[str, str]) -> Iterator[Me
 
 def _fetch_round(url: str, key: str, dataset_id: str, round_id: str, public_key: str) -> tuple[bytes, bytes]:
     """Return the round and its outer key as the shuffler publishes them. Raise DemoError without its signature."""
-    with httpx.Client(headers={"Authorization": f"Bearer {key}"}, timeout=SHUFFLER_SECONDS, trust_env=False) as client:
+    with httpx.Client(
+        headers={"Authorization": f"Bearer {key}"}, timeout=SHUFFLER_SECONDS, trust_env=False, verify=NO_TLS
+    ) as client:
         client.get(f"{url}/v1/datasets/{dataset_id}/rounds").raise_for_status()
         answer = client.get(f"{url}/v1/rounds/{round_id}").raise_for_status()
     signature, outer_key = (b64decode(answer.headers[name]) for name in (SIGNATURE_HEADER, OUTER_KEY_HEADER))

@@ -16,6 +16,7 @@ from typing import Any, Self, TypeVar
 
 import httpx
 
+from devservers.loopback import NO_TLS
 from devservers.servers import PostgresServer, ProcessFailed, RedisServer, die_with_parent
 
 START_SECONDS = 240.0  # the first start of a worker compiles all kernels
@@ -77,7 +78,7 @@ class Member:
     def wait_for_gateway(self) -> None:
         """Wait until the gateway is ready. Ignore proxies of the environment, because it is on this machine."""
         url = self.wait_for_url()
-        with httpx.Client(timeout=5.0, trust_env=False) as client:
+        with httpx.Client(timeout=5.0, trust_env=False, verify=NO_TLS) as client:
 
             def is_ready() -> bool:
                 with suppress(httpx.TransportError):

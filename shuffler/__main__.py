@@ -53,6 +53,7 @@ def run(
         with closing(service), closing(listing), bind(host, port) as bound:
             key = _signing_key(home)
             server = create_app(queue, service, key, listing=listing, release_seconds=release_seconds)
+            bound.listen()  # before the line, so that a client may connect as soon as it reads it
             typer.echo(f"The shuffler listens on {address(bound, None)}")
             uvicorn.Server(configuration(server, SLOW_SECONDS)).run(sockets=[bound])
 

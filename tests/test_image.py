@@ -20,6 +20,7 @@ import httpx
 import numpy as np
 import pytest
 
+from devservers.loopback import NO_TLS
 from sfumato.api.client import Client
 from sfumato.device.bulk import perturb_records
 from sfumato.specs import Feature, UniformGrid
@@ -176,7 +177,7 @@ class TestCommands:
         key = image.run(*sfumato, "keys", "create", "first", "--scope", "admin", **settings).strip()
         with image.running(*sfumato, "gateway", **settings):
             url = image.url()
-            until(lambda: httpx.get(f"{url}/readyz").status_code == 200)
+            until(lambda: httpx.get(f"{url}/readyz", verify=NO_TLS).status_code == 200)
             image.run("-c", self.health_check(), SFUMATO_PORT=url.rsplit(":", 1)[1])
             with image.running(*sfumato, "worker", **settings) as worker, Client(url, key) as client:
                 features = (Feature("x", 0.0, 1.0), Feature("y", 0.0, 1.0))
@@ -203,6 +204,6 @@ class TestCommands:
     def test_serve_everything_from_the_data_directory(self, image: Image) -> None:
         with image.running("-m", "service.cli", "serve"):
             url = image.url()
-            until(lambda: httpx.get(f"{url}/readyz").status_code == 200)
+            until(lambda: httpx.get(f"{url}/readyz", verify=NO_TLS).status_code == 200)
             assert f"admin key    in {image.data}/admin.key" in image.out.read_text()
             assert "sfk_" not in image.out.read_text()

@@ -9,6 +9,7 @@ from typing import Any
 import httpx
 import numpy as np
 
+from devservers.loopback import NO_TLS
 from models import encryption
 from models.database.engine import Database
 from models.database.schema import migrate
@@ -56,7 +57,7 @@ def gateway_alone(home: Path, database_url: str = "", **settings: str) -> Iterat
     try:
         with (
             running(home, "gateway", "--port", "0", **given) as service,
-            httpx.Client(base_url=service.url(), timeout=120) as http,
+            httpx.Client(base_url=service.url(), timeout=120, verify=NO_TLS) as http,
         ):
             yield Scene(service.url(), secret, Api(http, database, secret), database)
     finally:

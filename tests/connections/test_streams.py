@@ -14,6 +14,7 @@ import httpx
 import pytest
 
 from connections.streams import EXIT_SECONDS, MAX_WAITING_BYTES
+from devservers.loopback import NO_TLS
 from models.database.schema import migrate
 from runtime.settings import sqlite_url
 from tests.servers import free_port
@@ -119,7 +120,7 @@ class TestServers:
         )
         try:
             path = "/metrics" if command == "worker" else "/healthz"
-            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60) as client:
+            with httpx.Client(base_url=f"http://127.0.0.1:{port}", timeout=60, verify=NO_TLS) as client:
                 processes.until(lambda: _status(client, path) == 200)
                 for _ in range(20):
                     _status(client, "/v1/unknown")  # a line in the log of a gateway

@@ -14,6 +14,7 @@ from typing import Any
 
 import httpx
 
+from devservers.loopback import NO_TLS
 from models.collection.report_log import ID_BYTES
 from sfumato.specs import round_spec_from_wire
 from tests.workers.collection import packed_reports
@@ -74,7 +75,14 @@ class ClientContext:
             body = {"content": content()} if content is not None else {}
             with suppress(httpx.TransportError):
                 response = httpx.request(
-                    method, self.url + path, headers=headers, timeout=TIMEOUT_SECONDS, trust_env=False, **body, **more
+                    method,
+                    self.url + path,
+                    headers=headers,
+                    timeout=TIMEOUT_SECONDS,
+                    trust_env=False,
+                    verify=NO_TLS,
+                    **body,
+                    **more,
                 )
                 if response.status_code < 500:
                     self.n_responses += 1

@@ -22,6 +22,7 @@ import psutil
 import redis
 from sqlalchemy.engine import make_url
 
+from devservers.loopback import NO_TLS
 from models import encryption
 from models.database.engine import Database
 from models.database.schema import migrate
@@ -201,7 +202,8 @@ class Deployment:
 
         for name in self._gateway_names:
             with suppress(httpx.TransportError):
-                if httpx.get(f"http://127.0.0.1:{self._ports[name]}/readyz", timeout=30).status_code == 200:
+                url = f"http://127.0.0.1:{self._ports[name]}/readyz"
+                if httpx.get(url, timeout=30, verify=NO_TLS).status_code == 200:
                     continue
             return False
         ready = {line["pid"] for line in self.find_log_lines("job_process_ready")}

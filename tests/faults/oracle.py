@@ -17,6 +17,7 @@ from clustering.rounds.law import checking_law
 from clustering.rounds.outside import counting_outside
 from clustering.rounds.plan import Collected, drive
 from clustering.rounds.tally import Tally, read_aggregate
+from devservers.loopback import NO_TLS
 from models.collection import report_log
 from models.collection.report_log import HEADER_BYTES, ID_BYTES
 from models.database.types import canonical_json
@@ -126,7 +127,7 @@ class Oracle:
         url = f"http://{self._deployment.entry.host}:{self._deployment.entry.port}{path}"
 
         def try_request() -> Any:
-            response = httpx.request(method, url, headers=headers, timeout=30, trust_env=False)
+            response = httpx.request(method, url, headers=headers, timeout=30, trust_env=False, verify=NO_TLS)
             return response if response.status_code < 500 else None
 
         return _retry(try_request)

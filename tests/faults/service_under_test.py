@@ -16,6 +16,7 @@ from uuid import uuid4
 import httpx
 import psutil
 
+from devservers.loopback import NO_TLS
 from models.database.engine import Database
 from models.identity import keys, tenants
 from models.tables.identity import Scope
@@ -56,7 +57,7 @@ class ServiceUnderTest:
     def client(self, secret: str) -> httpx.Client:
         """Return an HTTP client of the gateway."""
         headers = {"Authorization": f"Bearer {secret}"}
-        return httpx.Client(base_url=f"http://127.0.0.1:{self.port}", headers=headers, timeout=60)
+        return httpx.Client(base_url=f"http://127.0.0.1:{self.port}", headers=headers, timeout=60, verify=NO_TLS)
 
     def start(self) -> None:
         """Start all processes that do not run."""

@@ -13,6 +13,7 @@ import httpx
 import numpy as np
 import pytest
 
+from devservers.loopback import NO_TLS
 from models.ledger import ledger
 from sfumato.specs import round_spec_from_wire
 from tests.faults.deployment import Deployment
@@ -35,6 +36,7 @@ class Analyst:
             base_url=f"http://{deployment.entry.host}:{deployment.entry.port}/v1",
             headers={"Authorization": f"Bearer {deployment.secret}"},
             timeout=30,
+            verify=NO_TLS,
         )
 
     def __enter__(self) -> "Analyst":

@@ -18,6 +18,7 @@ import psutil
 import pytest
 from sqlalchemy import select
 
+from devservers.loopback import NO_TLS
 from models.database.engine import Database
 from models.identity import audit_trail, keys, tenants
 from models.ledger import ledger
@@ -165,7 +166,7 @@ class TestCancelledKernel:
         timings, deaths = [], []
         with (
             running(tmp_path / "gateway", "gateway", "--port", "0", **settings) as gateway,
-            httpx.Client(base_url=gateway.url(), timeout=60) as http,
+            httpx.Client(base_url=gateway.url(), timeout=60, verify=NO_TLS) as http,
         ):
             api = key_of(http, database, tenants.FIRST_TENANT)
             for turn in range(n_times):
@@ -197,7 +198,7 @@ class TestConcurrentReservations:
         with (
             running(tmp_path / "a", "gateway", "--port", "0", **patient) as first,
             running(tmp_path / "b", "gateway", "--port", "0", **patient) as second,
-            httpx.Client(base_url=first.url(), timeout=60) as http,
+            httpx.Client(base_url=first.url(), timeout=60, verify=NO_TLS) as http,
         ):
             urls, seconds = [first.url(), second.url()], []
             for _ in range(n_times):

@@ -9,6 +9,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from devservers.loopback import NO_TLS
 from models.database.engine import Database
 from tests.sdks import packages
 from tests.service.api import Api
@@ -67,6 +68,6 @@ def serving(home: Path) -> Iterator[Api]:
     with running(home, "serve", "--port", "0", SFUMATO_RECORDS_KEY=key, **UNLIMITED) as service:
         url, secret = service.url(), (home / "admin.key").read_text().strip()
         database = Database(f"sqlite:///{home / 'sfumato.db'}")
-        with httpx.Client(base_url=url, timeout=60) as http:
+        with httpx.Client(base_url=url, timeout=60, verify=NO_TLS) as http:
             yield Api(http, database, secret)
         database.close()

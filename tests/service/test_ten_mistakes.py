@@ -15,6 +15,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from devservers.loopback import NO_TLS
 from sfumato.api.client import Client
 from sfumato.api.resources import Dataset, Round
 from sfumato.device.bulk import perturb_records
@@ -50,7 +51,7 @@ class Live:
     def post(self, path: str, body: str, content_type: str = "application/json") -> httpx.Response:
         """Send a request without the SDK."""
         headers = {"Authorization": f"Bearer {self.key}", "Content-Type": content_type}
-        return httpx.post(f"{self.url}/v1/{path}", content=body, headers=headers, timeout=60)
+        return httpx.post(f"{self.url}/v1/{path}", content=body, headers=headers, timeout=60, verify=NO_TLS)
 
     def post_csv(self, dataset_id: str, text: str) -> httpx.Response:
         """Upload records as CSV."""

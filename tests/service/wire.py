@@ -9,6 +9,7 @@ import httpx
 from fastapi import FastAPI
 
 from connections.server import IDLE_SECONDS, bind, configuration
+from devservers.loopback import NO_TLS
 from service.server import server
 
 PATIENCE_SECONDS = 120
@@ -51,7 +52,9 @@ class OnTheWire:
     def __enter__(self) -> Self:
         self._thread.start()
         assert self._begun.wait(PATIENCE_SECONDS)
-        self.client = httpx.Client(base_url="http://{}:{}".format(*self.address), timeout=PATIENCE_SECONDS)
+        self.client = httpx.Client(
+            base_url="http://{}:{}".format(*self.address), timeout=PATIENCE_SECONDS, verify=NO_TLS
+        )
         return self
 
     def __exit__(

@@ -11,17 +11,20 @@ from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import httpx
 import pytest
 import uvicorn
 
 from connections.server import address, bind, configuration
+from devservers.loopback import NO_TLS
 from sfumato.device.sealing import OUTER_KEY_HEADER, SIGNATURE_HEADER, verify_round
 from sfumato.transport.batches import generate_signing_key_pair
 from sfumato.transport.http import Http, PoolSettings
 from shuffler import app as app_module
 from shuffler import releases
+from shuffler.__main__ import run
 from shuffler.app import create_app
 from shuffler.queue import Group, Queue, Sender
 from shuffler.rounds import Round, parse_round
@@ -70,7 +73,7 @@ def running(
             thread.start()
             try:
                 until(lambda: server.started, 20)
-                with httpx.Client(base_url=address(bound, None), timeout=60) as client:
+                with httpx.Client(base_url=address(bound, None), timeout=60, verify=NO_TLS) as client:
                     yield Parties(client, service, key)
             finally:
                 server.should_exit = True
@@ -193,7 +196,9 @@ class TestRounds:
         answers: list[dict[str, Any]] = []
         try:
             poll = threading.Thread(
-                target=lambda: answers.append(httpx.get(f"{url}{path}", headers=headers, timeout=60).json())
+                target=lambda: answers.append(
+                    httpx.get(f"{url}{path}", headers=headers, timeout=60, verify=NO_TLS).json()
+                )
             )
             poll.start()
             until(lambda: service.n_listed > n_listed, 20)
@@ -316,6 +321,23 @@ class TestConnections:
         with socket.create_connection((parties.client.base_url.host, parties.client.base_url.port), 20) as connected:
             connected.sendall(b"GET /healthz HTTP/1.1\r\n")
             assert connected.recv(100) == b""
+
+    def test_succeed_as_soon_as_the_address_is_printed(
+        self, tmp_path: Path, service: FakeService, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.setenv("SFUMATO_URL", service.url)
+        monkeypatch.setenv("SFUMATO_KEY", "sfk_x")
+        lines: list[str] = []
+
+        def connect(line: str) -> None:
+            address = urlsplit(line.rpartition(" ")[2])
+            socket.create_connection((address.hostname, address.port), 20).close()
+            lines.append(line)
+
+        monkeypatch.setattr("typer.echo", connect)
+        monkeypatch.setattr(uvicorn.Server, "run", lambda *_, **__: None)
+        run(home=tmp_path, host="127.0.0.1", port=0, release_seconds=1.0)
+        assert len(lines) == 1
 
 
 class TestReleases:

@@ -11,6 +11,7 @@ import httpx
 import pytest
 
 from devservers.fleet import Member, create_schema, make_environment, run, start
+from devservers.loopback import NO_TLS
 from devservers.servers import free_port
 from sfumato import Client, Feature, FileStore, ShuffledDevice
 from sfumato.api.resources import Shuffler
@@ -82,7 +83,7 @@ class Parties:
     def read_metrics(self) -> str:
         """Return the metrics of the shuffler, or nothing if it does not answer."""
         try:
-            return httpx.get(f"{self.shuffler_url}/metrics").text
+            return httpx.get(f"{self.shuffler_url}/metrics", verify=NO_TLS).text
         except httpx.TransportError:
             return ""
 

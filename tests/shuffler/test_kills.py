@@ -11,6 +11,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from devservers.loopback import NO_TLS
 from shuffler.queue import Queue, Sender
 from shuffler.rounds import parse_round
 from tests.batches import parse_batch
@@ -55,7 +56,8 @@ def send(url: str, key: str, number: int, sealed: bytes) -> str:
     """Send a report, and return the status or that the connection broke."""
     headers = {"Authorization": f"Bearer {key}", "Sfumato-Sender": f"p{number}"}
     try:
-        return str(httpx.post(f"{url}/v1/rounds/rnd_1/sealed", content=sealed, headers=headers).status_code)
+        path = f"{url}/v1/rounds/rnd_1/sealed"
+        return str(httpx.post(path, content=sealed, headers=headers, verify=NO_TLS).status_code)
     except httpx.TransportError:
         return "broken"
 
@@ -71,13 +73,13 @@ def test_a_killed_shuffler_loses_nothing_and_releases_once(step: str, tmp_path: 
         assert key is not None
     with service.running():
         with shuffler(step, tmp_path, service.url) as (process, url):
-            httpx.get(f"{url}/v1/datasets/{DATASET}/rounds", headers={"Authorization": f"Bearer {key}"})
+            httpx.get(f"{url}/v1/datasets/{DATASET}/rounds", headers={"Authorization": f"Bearer {key}"}, verify=NO_TLS)
             first = [send(url, key, number, sealed[number]) for number in range(5)]
             assert process.wait(60) == -9
         acknowledged = {number for number, status in enumerate(first) if status == "202"}
         with shuffler("never", tmp_path, service.url) as (_, url):
             second = [send(url, key, number, sealed[number]) for number in range(5)]
-            until(lambda: 'state="acknowledged"} 1' in httpx.get(f"{url}/metrics").text, 60)
+            until(lambda: 'state="acknowledged"} 1' in httpx.get(f"{url}/metrics", verify=NO_TLS).text, 60)
     bodies = {body for _, body in service.attempts}
     assert len(bodies) == len(service.accepted) == 1
     released = numbers(parse_batch(service.accepted["rnd_1"]).reports, found)

@@ -8,6 +8,7 @@ import httpx
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from devservers.loopback import NO_TLS
 from tests.workers.collection import Collection
 from tests.workers.processes import WorkerProcess, worker
 from tests.workers.toy import wait_for
@@ -18,7 +19,7 @@ pytestmark = pytest.mark.slow
 def scraped(running: WorkerProcess) -> dict[tuple[str, ...], float]:
     """Values by name and labels."""
     port = running.logged("metrics_server_started")[0]["port"]
-    text = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=60).text
+    text = httpx.get(f"http://127.0.0.1:{port}/metrics", timeout=60, verify=NO_TLS).text
     return {
         (sample.name.removeprefix("sfumato_"), *sample.labels.values()): sample.value
         for family in text_string_to_metric_families(text)

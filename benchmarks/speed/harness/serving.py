@@ -16,6 +16,7 @@ import psutil  # type: ignore[import-untyped]
 
 from benchmarks.output import MissingTool
 from devservers.fleet import Member, create_schema, make_environment, start
+from devservers.loopback import NO_TLS
 from devservers.servers import PostgresServer
 
 SERVER_CORE, LOAD_CORE = 0, 1  # the load generator and PostgreSQL share the second core
@@ -77,7 +78,9 @@ class Served:
 
 def client_of(url: str, key: str) -> httpx.Client:
     """Return a client with a key."""
-    return httpx.Client(base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=PATIENCE_SECONDS)
+    return httpx.Client(
+        base_url=url, headers={"Authorization": f"Bearer {key}"}, timeout=PATIENCE_SECONDS, verify=NO_TLS
+    )
 
 
 def document(response: httpx.Response) -> dict[str, Any]:

@@ -6,6 +6,7 @@ from starlette.responses import Response
 
 from models.tables.datasets import Trust
 from models.tables.identity import Scope
+from service.console.api_client import Api
 from service.console.forms import Json, parse_number
 from service.console.pages import series_chart
 from service.console.rendering import HEADERS, redirect, show
@@ -97,7 +98,6 @@ async def series_page(visit: Visit, *, problem: Problem | None = None) -> Respon
     revisions = (await visit.api.get(f"{path}/revisions", limit=ROWS))["items"]
     cursor = visit.query_value("cursor") or None
     windows = await visit.api.get(f"{path}/windows", limit=WINDOWS, cursor=cursor)
-    latest = windows["items"] if cursor is None else (await visit.api.get(f"{path}/windows", limit=2))["items"]
     mapped = [each["index"] for each in windows["items"] if each["clusters"] and visit.may(Scope.JOBS)][:MAPS][::-1]
     newest = await visit.api.get(f"{path}/map", window=mapped[-1]) if mapped else None
     return show(
@@ -106,7 +106,7 @@ async def series_page(visit: Visit, *, problem: Problem | None = None) -> Respon
         problem,
         series=series,
         revisions=revisions,
-        former=find_former_terms(series, revisions, latest),
+        former=await find_former_terms(visit.api, series),
         windows=windows["items"],
         stream=series_chart.stream(windows["items"][::-1], shown, events),
         clusters=shown,
@@ -122,19 +122,26 @@ async def series_page(visit: Visit, *, problem: Problem | None = None) -> Respon
     )
 
 
-def find_former_terms(series: Json, revisions: Sequence[Json], latest: Sequence[Json]) -> Json | None:
+async def find_former_terms(api: Api, series: Json) -> Json | None:
     """Return the open window, its ε, and the window from which on the terms of the series apply.
 
     Return None if the open window has these terms, or if none is open. A series has the terms of its next window.
     """
-    newest = next((each for each in latest if each["state"] != "planned"), None)
-    if newest is None or newest["state"] != "open" or newest["revision"] == series["revision"]:
+    path = f"/series/{series['id']}"
+    newest = await api.get(f"{path}/windows", limit=1)
+    if newest["next_cursor"] and newest["items"][0]["state"] == "planned":
+        newest = await api.get(f"{path}/windows", limit=1, cursor=newest["next_cursor"])
+    window = newest["items"][0] if newest["items"] else None
+    if window is None or window["state"] != "open" or window["revision"] == series["revision"]:
         return None
-    terms = {each["number"]: each for each in revisions}
+    of_window, of_series = [
+        (await api.get(f"{path}/revisions", limit=1, order="oldest", cursor=str(number)))["items"][0]
+        for number in (window["revision"], series["revision"])
+    ]
     return {
-        "window": newest["index"],
-        "epsilon": terms[newest["revision"]]["epsilon_per_cycle"],
-        "applies_from": terms[series["revision"]]["first_window"],
+        "window": window["index"],
+        "epsilon": of_window["epsilon_per_cycle"],
+        "applies_from": of_series["first_window"],
     }
 
 

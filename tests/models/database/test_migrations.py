@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
 from sqlalchemy import inspect, text
 from sqlalchemy.exc import DBAPIError
 from typer.testing import CliRunner
 
 from models.database.engine import Database
-from models.database.schema import SchemaInUse, find_schema_problem, migrate
+from models.database.schema import SchemaInUse, find_schema_problem, migrate, read_revisions
 from models.database.types import Base
 from service.cli.main import app
 from tests.databases import on_postgresql, on_sqlite
@@ -110,6 +111,21 @@ class TestMigration:
         database.close()
 
 
+class TestRevisions:
+    def test_are_those_of_alembic(self) -> None:
+        scripts = ScriptDirectory(str(REPOSITORY / "migrations"))
+        known = {each.revision for each in scripts.walk_revisions()}
+        assert len(known) >= 2
+        assert read_revisions() == (scripts.get_current_head(), known)
+
+    def test_must_be_declared_in_each_file(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        (tmp_path / "versions").mkdir()
+        (tmp_path / "versions" / "odd.py").write_text('revision, down_revision = "0001", None\n')
+        monkeypatch.setattr("models.database.schema.files", lambda _: tmp_path)
+        with pytest.raises(KeyError, match="revision"):
+            read_revisions()
+
+
 class TestMigrationUnderLoad:
     """A later migration, on tables that other transactions use."""
 
@@ -120,7 +136,7 @@ class TestMigrationUnderLoad:
         shutil.copytree(REPOSITORY / "migrations", scripts)
         (scripts / "versions" / "later.py").write_text(
             "import sqlalchemy as sa\nfrom alembic import op\n"
-            'revision, down_revision, branch_labels, depends_on = "later", "0002", None, None\n'
+            'revision = "later"\ndown_revision = "0002"\nbranch_labels = None\ndepends_on = None\n'
             'def upgrade():\n    op.add_column("jobs", sa.Column("later", sa.Integer()))\n'
         )
         monkeypatch.setattr("models.database.schema.files", lambda _: scripts)

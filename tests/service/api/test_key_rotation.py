@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from devservers.loopback import NO_TLS
 from models.database.engine import Database
 from models.database.types import SECOND
 from models.identity import keys, tenants
@@ -134,7 +135,7 @@ def two_gateways(url: str, home: Path) -> Iterator[list[httpx.Client]]:
             stack.enter_context(running(home / name, "gateway", "--port", "0", SFUMATO_DATABASE_URL=url))
             for name in names
         ]
-        yield [stack.enter_context(httpx.Client(base_url=each.url(), timeout=60)) for each in begun]
+        yield [stack.enter_context(httpx.Client(base_url=each.url(), timeout=60, verify=NO_TLS)) for each in begun]
 
 
 def seconds_until_rejected(secret: str, http: httpx.Client, end: Callable[[], object]) -> float:

@@ -1,5 +1,6 @@
 """The pages of series: their cost, their windows, and the form of a new one."""
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -103,6 +104,17 @@ def test_the_page_states_the_cost_of_the_open_window_before_a_revision(
     assert f"{note} Window 1 is open and costs ε 1. Per window, and per cycle of 2 ε 0.5" in first
     advance(api, made["id"], 0)
     assert note not in words(console.get(path))
+
+
+def test_the_cost_of_the_open_window_needs_no_page_with_all_revisions(api: Api, over: Callable[..., Api]) -> None:
+    """The operator may limit pages to one item, and the open window has the revision before the newest one."""
+    limited = over(api.database, max_page=1)
+    made = limited.made("/series", body(limited.dataset(name="people"), windows=EVERY_WEEK | {"count": 4}, cycle=1))
+    advance(limited, made["id"], 0)
+    for epsilon in (0.5, 0.75):
+        limited.made(f"/series/{made['id']}/revisions", {"algorithm": {"type": "shifted_grid", "epsilon": epsilon}})
+    text = words(Console(limited).get(f"/series/{made['id']}"))
+    assert "Costs and plan are those from window 1 on. Window 0 is open and costs ε 1. Per window" in text
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from sqlalchemy.exc import OperationalError
 from structlog.testing import capture_logs
 
 from devservers.inprocess import InProcess
+from devservers.loopback import NO_TLS
 from models.database.engine import Database
 from models.database.types import SECOND
 from models.jobs import claims
@@ -180,13 +181,13 @@ class TestMetricsServer:
         with capture_logs() as lines:
             close = start_metrics_server(registry, "127.0.0.1", 0)
         port = lines[0]["port"]
-        answer = httpx.get(f"http://127.0.0.1:{port}/metrics")
+        answer = httpx.get(f"http://127.0.0.1:{port}/metrics", verify=NO_TLS)
         assert answer.headers["content-type"].startswith("text/plain")
         assert {family.name for family in text_string_to_metric_families(answer.text)} >= {"sfumato_reports"}
         assert not re.search("_created|python_|process_", answer.text)
         close()
         with pytest.raises(httpx.ConnectError):
-            httpx.get(f"http://127.0.0.1:{port}/metrics")
+            httpx.get(f"http://127.0.0.1:{port}/metrics", verify=NO_TLS)
 
     def test_on_an_occupied_port_stops_nothing(self) -> None:
         with closing(socket.create_server(("127.0.0.1", 0))) as taken, capture_logs() as lines:
@@ -205,7 +206,7 @@ class TestMetricsServer:
             api = started(metrics_port=0)
         (port,) = [line["port"] for line in lines if line["event"] == "metrics_server_started"]
         api.get("/datasets")
-        text = httpx.get(f"http://127.0.0.1:{port}/metrics").text
+        text = httpx.get(f"http://127.0.0.1:{port}/metrics", verify=NO_TLS).text
         assert 'sfumato_requests_total{method="GET",route="/v1/datasets",status="200"} 1.0' in text
         assert 'sfumato_jobs{state="waiting"} 0.0' in text
         assert "sfumato_database_connections" in text

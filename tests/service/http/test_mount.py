@@ -13,6 +13,7 @@ import httpx
 import numpy as np
 import pytest
 
+from devservers.loopback import NO_TLS
 from devservers.servers import free_port
 from sfumato import Client, Device, Feature, MemoryStore
 from sfumato.device.outcomes import Outcome
@@ -62,7 +63,7 @@ def mounted(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[st
 def is_open(url: str) -> bool:
     """Return whether the gateway answers through nginx."""
     try:
-        return httpx.get(f"{url}/healthz", trust_env=False).status_code == 200
+        return httpx.get(f"{url}/healthz", trust_env=False, verify=NO_TLS).status_code == 200
     except httpx.TransportError:
         return False
 
@@ -78,7 +79,7 @@ def test_every_address_stays_below_the_path(mounted: tuple[str, Running]) -> Non
             with Device(url, key, dataset.id, cap=4, store=MemoryStore()) as device:
                 assert device.report({"x": value}).outcome == Outcome.SENT
         job.wait()
-    with httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_SECONDS) as http:
+    with httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_SECONDS, verify=NO_TLS) as http:
         made = http.post(
             "/v1/datasets",
             headers={"authorization": f"Bearer {key}"},
@@ -126,7 +127,7 @@ def test_the_event_stream_of_a_page_is_below_the_path(mounted: tuple[str, Runnin
     with Client(url, key) as client:
         dataset = client.create_dataset("Lunch", [Feature("x", 0, 1)], epsilon=4)
         job = client.submit_job(dataset.id, UniformGrid(2.0, 2), target_reports=2000)
-    with httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_SECONDS) as http:
+    with httpx.Client(base_url=url, trust_env=False, timeout=PATIENCE_SECONDS, verify=NO_TLS) as http:
         http.post("/console/login", data={"key": key}, headers={"origin": url.removesuffix(MOUNT)})
         page = http.get(f"/console/jobs/{job.id}").text
         assert f"{MOUNT}/console/jobs/{job.id}/events" in page

@@ -16,6 +16,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from devservers.loopback import NO_TLS
 from devservers.servers import free_port
 from tests.service.processes import ROOT, Running, running, until
 
@@ -93,7 +94,7 @@ def _is_open(client: httpx.Client) -> bool:
 
 def test_the_example_serves_the_api_and_the_console_with_tls(tmp_path: Path) -> None:
     with behind_nginx(tmp_path) as (client, served, plain):
-        redirected = httpx.get(f"http://127.0.0.1:{plain}/v1/limits?a=1", headers={"host": "localhost"})
+        redirected = httpx.get(f"http://127.0.0.1:{plain}/v1/limits?a=1", headers={"host": "localhost"}, verify=NO_TLS)
         assert (redirected.status_code, redirected.headers["location"]) == (308, "https://localhost/v1/limits?a=1")
         secret = (served.home / "admin.key").read_text().strip()
         client.headers["Authorization"] = f"Bearer {secret}"

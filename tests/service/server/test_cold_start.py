@@ -40,7 +40,11 @@ class TestAStart:
             "assert gc.get_freeze_count() > 100_000, gc.get_freeze_count()\n"
             "from pathlib import Path\n"
             "from runtime.settings import Settings\n"
-            f"service.app.create_app(Settings(home=Path({str(tmp_path)!r})))\n"
+            "from models.database.engine import Database\n"
+            "from models.database.schema import check_start\n"
+            f"settings = Settings(home=Path({str(tmp_path)!r}))\n"
+            "assert 'no schema yet' in check_start(Database.from_settings(settings), is_pooled=False)\n"
+            "service.app.create_app(settings)\n"
             "assert 'service.api.openapi.reference_page' not in sys.modules"
         )
         assert {"fastapi", "numpy", "sqlalchemy"} <= modules

@@ -10,6 +10,7 @@ from pathlib import Path
 import httpx
 import pytest
 
+from devservers.loopback import NO_TLS
 from models.collection import report_log
 from models.database.engine import Database
 from tests.service.api import Api, packed, single, stranger
@@ -51,7 +52,7 @@ class TestDraining:
         with (
             running(tmp_path / "a", "gateway", "--port", "0", **settings, SFUMATO_DRAIN_SECONDS="300") as first,
             running(tmp_path / "b", "gateway", "--port", "0", **settings, SFUMATO_DRAIN_SECONDS="1") as second,
-            httpx.Client(base_url=second.url(), timeout=60) as steady,
+            httpx.Client(base_url=second.url(), timeout=60, verify=NO_TLS) as steady,
         ):
             api = stranger(steady, database)
             round_id = api.round(api.dataset()["id"], target_reports=10**6)["id"]
@@ -63,8 +64,8 @@ class TestDraining:
             def ask(number: int) -> None:
                 """Send over one connection until the gateway closes it, then over one to the other gateway."""
                 with (
-                    httpx.Client(base_url=first.url(), timeout=60) as here,
-                    httpx.Client(base_url=second.url(), timeout=60) as there,
+                    httpx.Client(base_url=first.url(), timeout=60, verify=NO_TLS) as here,
+                    httpx.Client(base_url=second.url(), timeout=60, verify=NO_TLS) as there,
                 ):
                     client = here
                     while not ended.is_set():
@@ -83,10 +84,12 @@ class TestDraining:
                 until(lambda: len(sent) > 10 * CLIENTS)
                 assert moved == []
                 first.process.send_signal(signal.SIGTERM)
-                until(lambda: httpx.get(f"{first.url()}/readyz").status_code == 503)
+                until(lambda: httpx.get(f"{first.url()}/readyz", verify=NO_TLS).status_code == 503)
                 assert watching.result(60).json()["state"] == "queued"
                 until(lambda: len(moved) == CLIENTS)
-                answer = httpx.get(f"{first.url()}/v1/jobs", headers={"Authorization": f"Bearer {api.secret}"})
+                answer = httpx.get(
+                    f"{first.url()}/v1/jobs", headers={"Authorization": f"Bearer {api.secret}"}, verify=NO_TLS
+                )
                 assert answer.status_code == 200  # new requests are still served
                 assert is_listening(first)
                 first.process.send_signal(signal.SIGTERM)  # all clients have left, so stop at once
@@ -100,7 +103,7 @@ class TestDraining:
             with database.reading() as session:
                 held = b"".join(data for _, data in report_log.batches(session, round_id))
             assert len(held) == 21 * len(sent)
-            assert httpx.get(f"{second.url()}/readyz").status_code == 200
+            assert httpx.get(f"{second.url()}/readyz", verify=NO_TLS).status_code == 200
 
     @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
     def test_a_current_request_is_answered_after_the_port_is_closed(
@@ -109,7 +112,7 @@ class TestDraining:
         settings["SFUMATO_DRAIN_SECONDS"] = "0.1"
         with (
             running(tmp_path / "a", "gateway", "--port", "0", **settings) as gateway,
-            httpx.Client(base_url=gateway.url(), timeout=60) as http,
+            httpx.Client(base_url=gateway.url(), timeout=60, verify=NO_TLS) as http,
         ):
             api = stranger(http, database)
             round_id = api.round(api.dataset()["id"], target_reports=10**6)["id"]

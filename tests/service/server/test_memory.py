@@ -17,6 +17,7 @@ import httpx
 import pytest
 
 from connections.connection import MAX_FRAMING_BYTES, MAX_HEAD_BYTES, MAX_WAITING_BYTES, WHOLE_BYTES
+from devservers.loopback import NO_TLS
 from models.database.engine import Database
 from models.database.schema import migrate
 from runtime import process
@@ -261,7 +262,7 @@ def measured_gateway(folder: Path) -> Iterator[Target]:
     with (
         running(folder / "gateway", "gateway", "--port", "0", SFUMATO_DATABASE_URL=url, **settings) as gateway,
         closing(Database(url)) as database,
-        httpx.Client(base_url=gateway.url(), timeout=60) as http,
+        httpx.Client(base_url=gateway.url(), timeout=60, verify=NO_TLS) as http,
     ):
         api = stranger(http, database)
         ids = {"round": api.round(api.dataset()["id"])["id"], "job": api.finished_job()}

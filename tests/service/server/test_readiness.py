@@ -12,6 +12,7 @@ from pydantic import SecretStr
 from sqlalchemy import text
 
 from devservers.inprocess import InProcess
+from devservers.loopback import NO_TLS
 from models import encryption
 from models.database import schema
 from models.database.engine import Database
@@ -163,11 +164,11 @@ def test_a_gateway_on_a_full_disk_is_not_ready(tmp_path: Path) -> None:
     migrate(f"sqlite:///{tmp_path / 'sfumato.db'}")
     with processes.running(tmp_path, "gateway", "--port", "0") as started:
         url = f"{started.url()}/readyz"
-        assert httpx.get(url).status_code == 200
+        assert httpx.get(url, verify=NO_TLS).status_code == 200
         size = (tmp_path / "sfumato.db-wal").stat().st_size
         resource.prlimit(started.process.pid, resource.RLIMIT_FSIZE, (size, resource.RLIM_INFINITY))
-        processes.until(lambda: httpx.get(url).status_code == 503)
-        assert "accepts no write" in httpx.get(url).json()["detail"]
-        assert httpx.get(f"{started.url()}/healthz").status_code == 200
+        processes.until(lambda: httpx.get(url, verify=NO_TLS).status_code == 503)
+        assert "accepts no write" in httpx.get(url, verify=NO_TLS).json()["detail"]
+        assert httpx.get(f"{started.url()}/healthz", verify=NO_TLS).status_code == 200
         resource.prlimit(started.process.pid, resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-        processes.until(lambda: httpx.get(url).status_code == 200)
+        processes.until(lambda: httpx.get(url, verify=NO_TLS).status_code == 200)

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from typer.testing import CliRunner
 
+from devservers.loopback import NO_TLS
 from models.collection import report_log
 from models.database.engine import Database
 from models.database.schema import migrate
@@ -50,7 +51,7 @@ class TestServe:
             assert f"{url}/docs" in first.out
             assert "curl" in first.out
             headers = {"Authorization": f"Bearer {secret}"}
-            answer = httpx.get(f"{url}/v1/keys", headers=headers, timeout=60)
+            answer = httpx.get(f"{url}/v1/keys", headers=headers, timeout=60, verify=NO_TLS)
             assert [key["name"] for key in answer.json()["items"]] == ["first admin"]
             assert "server" not in answer.headers
             (worker,) = until(first.children)
@@ -67,7 +68,7 @@ class TestServe:
             assert secret not in second.out
             assert key_file.read_text().strip() == secret
             assert (home / "records.key").read_text() == records_key
-            assert len(httpx.get(f"{url}/v1/keys", headers=headers, timeout=60).json()["items"]) == 1
+            assert len(httpx.get(f"{url}/v1/keys", headers=headers, timeout=60, verify=NO_TLS).json()["items"]) == 1
             (worker,) = until(second.children)
             assert second.stop() == 0
             until(lambda: not is_running(worker))
@@ -109,7 +110,9 @@ def live(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
         settings = {"SFUMATO_DATABASE_URL": url, "SFUMATO_MAX_BODY_BYTES": str(2 << 20), "SFUMATO_SLOW_SECONDS": "5"}
         with (
             running(home, "gateway", "--port", "0", **settings) as gateway,
-            httpx.Client(base_url=gateway.url(), timeout=120, limits=httpx.Limits(max_connections=64)) as http,
+            httpx.Client(
+                base_url=gateway.url(), timeout=120, limits=httpx.Limits(max_connections=64), verify=NO_TLS
+            ) as http,
         ):
             yield gateway, stranger(http, database)
         database.close()
@@ -299,7 +302,10 @@ class TestShutdown:
         migrate(url)
         database = Database(url)
         patient = {"SFUMATO_MAX_WAIT_SECONDS": "300"}
-        with running(tmp_path, "gateway", "--port", "0", **patient) as gateway, httpx.Client(timeout=400) as http:
+        with (
+            running(tmp_path, "gateway", "--port", "0", **patient) as gateway,
+            httpx.Client(timeout=400, verify=NO_TLS) as http,
+        ):
             http.base_url = httpx.URL(gateway.url())
             api = stranger(http, database)
             dataset = api.dataset()
@@ -308,7 +314,7 @@ class TestShutdown:
             ended = threading.Event()
 
             def report() -> None:
-                with httpx.Client(timeout=120, base_url=http.base_url) as client:
+                with httpx.Client(timeout=120, base_url=http.base_url, verify=NO_TLS) as client:
                     while not ended.is_set():
                         one = single()
                         try:

@@ -17,6 +17,7 @@ from pydantic import SecretStr
 from sqlalchemy import select
 from standardwebhooks.webhooks import Webhook as Verifier
 
+from devservers.loopback import NO_TLS
 from models import encryption
 from models.database.engine import Database
 from models.database.schema import migrate
@@ -220,7 +221,9 @@ class TestKilledGateway:
             urls = [first.url(), second.url()]
             second.process.send_signal(signal.SIGSTOP)  # the first gateway claims the delivery
             try:
-                client = httpx.Client(base_url=f"{urls[0]}/v1", headers={"Authorization": f"Bearer {secret}"})
+                client = httpx.Client(
+                    base_url=f"{urls[0]}/v1", headers={"Authorization": f"Bearer {secret}"}, verify=NO_TLS
+                )
                 stack.callback(client.close)
                 made = client.post("/webhooks", json={"url": receiver.url, "event_types": ["job.failed"]}, timeout=60)
                 assert made.status_code == 201, made.text
