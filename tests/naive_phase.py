@@ -2,7 +2,7 @@
 
 import cmath
 from fractions import Fraction
-from math import exp, floor, log, pi, sqrt
+from math import cos, exp, floor, log, pi, sin, sqrt
 
 import numpy as np
 
@@ -25,6 +25,11 @@ def window_chances(n_phases, size, epsilon):
         weight = exp(epsilon) if offset < size else 1.0
         chances[(offset - size // 2) % n_phases] += weight / (size * exp(epsilon) + n_phases - size)
     return chances
+
+
+def sines_and_cosines(angles):
+    """Return the sine of each angle, then the cosine of each."""
+    return [sin(angle) for angle in angles], [cos(angle) for angle in angles]
 
 
 def density(omega, harmonics, n_phases, y, mixture):

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from clustering.errors import UnfitRound
-from clustering.kernels.phases import agreement, ascend
+from clustering.kernels.phases import agreement, ascend, sines_and_cosines
 from clustering.phases.mixture_fit import (
     CENTRE_STEP,
     HARMONICS,
@@ -39,6 +39,21 @@ def sketch(n_waves=7, n_features=2, n_phases=8, seed=1, mechanism=None):
     counts = rng.integers(0, 40, (n_waves, n_phases))
     mechanism = mechanism or design("window", n_phases, 2 * 10**9)
     return sketch_of(encoding, mechanism, Tally(counts, counts.sum(axis=1)))
+
+
+class TestSinesAndCosines:
+    @pytest.mark.parametrize("largest", [1e-9, 1.0, 200.0, 1e6])
+    def test_equal_those_of_their_twin(self, largest):
+        angles = np.random.default_rng(4).uniform(-largest, largest, 2000)
+        found = np.empty((2, len(angles)))
+        sines_and_cosines(angles, *found)
+        assert found == pytest.approx(np.array(naive_phase.sines_and_cosines(angles)), rel=0, abs=1e-15)
+
+    def test_of_quarter_turns_and_their_middles_have_the_right_sign(self):
+        angles = np.arange(-40, 41) * np.pi / 4
+        found = np.empty((2, len(angles)))
+        sines_and_cosines(angles, *found)
+        assert found == pytest.approx(np.array(naive_phase.sines_and_cosines(angles)), rel=0, abs=1e-15)
 
 
 class TestHarmonics:
