@@ -50,8 +50,7 @@ test-collect: $(READY) ## Import and compile all test modules without running a 
 	@PYTHONDONTWRITEBYTECODE= $(BIN)/pytest --collect-only -qq > .venv/collected.txt || { tail -n 60 .venv/collected.txt; exit 1; }
 
 test-check: $(READY) ## Run the tests of .ci/run: the fast ones and a few slow ones
-	$(PYTEST) $(ARGS)
-	$(PYTEST) -m "slow and not release" $(ARGS) $(CHECKED_SLOW)
+	$(PYTEST) -m "not release and not image" $(foreach test,$(CHECKED_SLOW),--slow-in $(test)) $(ARGS)
 
 check-release: $(READY) ## Run what .ci/run leaves out: the audit of all sound forms, the image, all slow tests
 	@sh tools/preflight.sh chromium git go java javac mvn nginx node npm pgbouncer promtool

@@ -11,6 +11,7 @@ import os
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")  # the setting of job processes; must precede numpy
 
 import itertools
+import re
 import secrets
 import shutil
 from collections.abc import Generator, Iterator
@@ -37,6 +38,32 @@ PATIENT = hypothesis.settings(deadline=None, suppress_health_check=[hypothesis.H
 hypothesis.settings.register_profile("sfumato", PATIENT, derandomize=True)
 hypothesis.settings.register_profile("explore", PATIENT)
 hypothesis.settings.load_profile("sfumato")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that selects slow tests beside the fast ones."""
+    text = "file, folder or test; of the slow tests, run only those in it (repeatable)"
+    parser.addoption("--slow-in", action="append", default=[], metavar="ID", help=text)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect the slow tests that `--slow-in` does not select. Run those that it selects first: they take longest."""
+    selected = config.getoption("--slow-in")
+    if not selected:
+        return
+    slow: dict[bool, list[pytest.Item]] = {True: [], False: []}
+    fast, found = [], set()
+    for item in items:
+        if item.get_closest_marker("slow") is None:
+            fast.append(item)
+            continue
+        places = [each for each in selected if re.match(rf"{re.escape(each)}($|/|::|\[)", item.nodeid)]
+        found.update(places)
+        slow[bool(places)].append(item)
+    if missing := set(selected) - found:
+        raise pytest.UsageError(f"--slow-in must name a slow test that exists: {', '.join(sorted(missing))}")
+    items[:] = slow[True] + fast
+    config.hook.pytest_deselected(items=slow[False])
 
 
 @pytest.hookimpl(wrapper=True)

@@ -1,23 +1,20 @@
 """Fixtures for tests with a service process and Chromium, driven by Playwright.
 
-`SFUMATO_TEST_CHROMIUM` names the browser; the default is `chromium` on the PATH. A missing browser is an error, not a
-skip. After each test the fixtures check that no page logged an error or sent a request to another server.
+A missing browser is an error, not a skip. After each test the fixtures check that no page logged an error or sent a
+request to another server.
 """
 
-import os
-import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page
 
 from sfumato import Client
+from tests.browsers import PATIENCE_MILLISECONDS, opened_browser
 from tests.service.processes import running
-
-PATIENCE_MILLISECONDS = 120_000  # timeout for an expected event on a busy machine
 
 
 @dataclass
@@ -38,15 +35,11 @@ class Watched:
     outside: list[str] = field(default_factory=list)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    """Start a Chromium for one test. Playwright runs an event loop, so the browser must not outlive the test."""
-    path = os.environ.get("SFUMATO_TEST_CHROMIUM") or shutil.which("chromium")
-    assert path is not None, "no browser: install chromium, or name one in SFUMATO_TEST_CHROMIUM"
-    with sync_playwright() as playwright:
-        launched = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+    """Start a Chromium for the tests of a module. Each test opens contexts of its own."""
+    with opened_browser() as launched:
         yield launched
-        launched.close()
 
 
 @pytest.fixture(scope="module")

@@ -18,7 +18,7 @@ from sfumato import mechanisms
 from sfumato.api.client import Client
 from sfumato.api.resources import Round
 from sfumato.specs import Feature, GridEncoding, GrrMechanism
-from tests.sdks.browsers import PATIENCE_MILLISECONDS, opened_browser, served
+from tests.browsers import PATIENCE_MILLISECONDS, opened_browser, served
 from tests.service.processes import running
 
 pytestmark = pytest.mark.slow
@@ -105,7 +105,7 @@ def place(origin: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pla
         database.close()
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Chromium]:
     with opened_browser() as opened:
         yield opened

@@ -1,8 +1,6 @@
 """Tests of the documentation site: links, navigation, references, external resources, and a build."""
 
 import json
-import os
-import shutil
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,10 +10,11 @@ from pathlib import Path
 from threading import Thread
 
 import pytest
-from playwright.sync_api import Page, sync_playwright
+from playwright.sync_api import Page
 
 import sfumato
 from sfumato.specs import ALGORITHMS, CENTRAL_ALGORITHMS
+from tests.browsers import PATIENCE_MILLISECONDS, opened_browser
 from tools import gallery
 from tools.site import check, references, staging
 from tools.site.__main__ import (
@@ -28,7 +27,6 @@ from tools.site.__main__ import (
 
 ROOT = Path(__file__).parents[2]
 GENERATED = ("api/index.md", "commands.md", "settings.md", "data-model.md", "python.md", "gallery.md")
-PATIENCE_MILLISECONDS = 120_000  # long, for busy machines
 
 
 @pytest.fixture
@@ -258,14 +256,10 @@ class _Quiet(SimpleHTTPRequestHandler):
 @pytest.fixture
 def page() -> Iterator[Page]:
     """Return a page of Chromium."""
-    path = os.environ.get("SFUMATO_TEST_CHROMIUM") or shutil.which("chromium")
-    assert path is not None, "no browser: install chromium, or name one in SFUMATO_TEST_CHROMIUM"
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
+    with opened_browser() as browser:
         page = browser.new_page()
         page.set_default_timeout(PATIENCE_MILLISECONDS)
         yield page
-        browser.close()
 
 
 @contextmanager

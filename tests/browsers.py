@@ -24,7 +24,7 @@ def chromium() -> str:
 
 @contextmanager
 def opened_browser() -> Iterator[Browser]:
-    """Yield a browser for one test."""
+    """Yield a browser. Playwright runs an event loop in this thread, so tests that use it must not run another one."""
     # Tests may run as root, in a container with little shared memory.
     arguments = ["--no-sandbox", "--disable-dev-shm-usage", "--disable-gpu"]
     with sync_playwright() as playwright:
