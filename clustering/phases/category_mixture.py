@@ -7,7 +7,7 @@ wave of frequency omega and characters a is then
 
 Characters are a basis of all functions of the categories. So waves with several attributes determine how categories
 occur together, and separate clusters that have one place. Shares are softmaxes of free numbers, with a weak normal
-prior, because the sum of those numbers has no effect.
+prior, because the sum of those numbers has no effect. Widths have the prior of `mixture_fit.Alike`.
 """
 
 from collections.abc import Sequence
@@ -30,6 +30,7 @@ from clustering.phases.mixture_fit import (
     SHARE_VARIANCE,
     SMALL_DECREASE,
     STEPS,
+    Alike,
     Limits,
     Mixture,
     Sketch,
@@ -103,7 +104,7 @@ class CategoryFit(NamedTuple):
     """Result of a fit."""
 
     mixture: CategoryMixture
-    nll: float  # weighted squared residual relative to uniform phases and categories, in nats, and the prior
+    nll: float  # weighted squared residual relative to uniform phases and categories, in nats, and the priors
     converged: bool
 
     @property
@@ -193,13 +194,13 @@ def _mixture_of(numbers: _Numbers, categories: Sequence[int]) -> CategoryMixture
 
 
 def objective(waves: CategoryWaves, mixture: CategoryMixture) -> float:
-    """Return the weighted squared residual relative to uniform phases, plus the prior.
+    """Return the weighted squared residual relative to uniform phases, plus the priors of shares and widths.
 
     The noise of a value is complex with E|noise|^2 = 1/weight, so a weighted square is a negative log likelihood.
     """
     left, logs = residual(waves, mixture), _numbers_of(mixture).logs
     squares = waves.weights @ (np.abs(left) ** 2 - np.abs(waves.values) ** 2)
-    return float(squares + (logs**2).sum() / (2 * LOG_SHARE_VARIANCE))
+    return float(squares + (logs**2).sum() / (2 * LOG_SHARE_VARIANCE)) + Alike.of(mixture.places.widths).value
 
 
 def normal_equations(waves: CategoryWaves, mixture: CategoryMixture) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -214,7 +215,12 @@ def normal_equations(waves: CategoryWaves, mixture: CategoryMixture) -> tuple[ND
     prior, pull = np.zeros((2, *_shape(waves, mixture)))
     prior[:, waves.n_features + 1 :] = 1 / LOG_SHARE_VARIANCE
     pull[:, waves.n_features + 1 :] = numbers.logs / LOG_SHARE_VARIANCE
-    return gradient + pull.ravel(), matrix + np.diag(prior.ravel())
+    alike = Alike.of(mixture.places.widths)
+    pull[:, waves.n_features] = alike.gradient
+    matrix[np.diag_indices(len(matrix))] += prior.ravel()
+    at = np.arange(waves.n_features, len(matrix), prior.shape[1])  # places of the log widths
+    matrix[np.ix_(at, at)] += alike.information
+    return gradient + pull.ravel(), matrix
 
 
 def _shape(waves: CategoryWaves, mixture: CategoryMixture) -> tuple[int, int]:

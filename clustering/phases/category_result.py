@@ -132,7 +132,8 @@ def _agreement_of_halves(data: PhaseData, mixture: CategoryMixture) -> Partition
     population, centres = space.population(mixture), space.centres(mixture)
 
     def compare(division: int) -> PartitionAgreement:
-        fits = [space.centres(_fit_half(data, half, mixture)) for half in halve(data.sketch, division)]
+        halves = halve(len(data.sketch.omegas), division)
+        fits = [space.centres(_fit_half(data, half, mixture)) for half in halves]
         return compare_partitions("sketch", population, centres, fits, with_own=True)
 
     found = compare(0)
@@ -141,15 +142,14 @@ def _agreement_of_halves(data: PhaseData, mixture: CategoryMixture) -> Partition
     return min(found, compare(1), key=lambda each: each.index)
 
 
-def _fit_half(data: PhaseData, half: Sketch, mixture: CategoryMixture) -> CategoryMixture:
-    """Return the fit of half of the reports, or equal clusters at the middle if it has none.
+def _fit_half(data: PhaseData, half: NDArray[np.bool_], mixture: CategoryMixture) -> CategoryMixture:
+    """Return the fit to half of the waves, or equal clusters at the middle if there is none.
 
     Its start has the median width of the released clusters.
     """
     n_clusters, width = len(mixture.places.shares), float(np.median(mixture.places.widths))
-    answered = np.asarray(half.counts.any(axis=1))
-    if not answered.any():
+    if not half.any():
         places = mixture.places._replace(centres=np.full(mixture.places.centres.shape, 0.5))
         return CategoryMixture(places, tuple(np.full(each.shape, 1 / each.shape[1]) for each in mixture.shares))
-    part = data._replace(characters=data.characters[answered])
-    return search_clusters(_fits_of(part, half.select(answered), SEED, width), n_clusters).mixture
+    part = data._replace(characters=data.characters[half])
+    return search_clusters(_fits_of(part, data.sketch.select(half), SEED, width), n_clusters).mixture

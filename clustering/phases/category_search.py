@@ -1,4 +1,4 @@
-"""Starts of clusters with categories: greedy placement at places and categories, and moved clusters.
+"""Starts of clusters with categories: greedy placement at places and categories, and added clusters.
 
 A cluster is searched among places with one category of each attribute. So two clusters at one place are found, if their
 people have different categories.
@@ -63,46 +63,40 @@ class CategoryClusters(NamedTuple):
         """Return the number of parameters of a cluster: centre, share, width, and all category shares but one."""
         return parameters_of(self.waves)
 
-    def place(self, n_clusters: int, width: float, below: CategoryFit | None, n_steps: int | None) -> CategoryFit:
-        """Return the better fit of greedy clusters of a width, and those of a fit `below` plus a cluster."""
-        starts = [greedy(self.waves, n_clusters, width, self.limits, self.words)]
-        if below is not None:
-            starts.append(self._add(below.mixture, 1 / n_clusters))
-        waves = self.waves if n_steps is None else self.waves.firsts
-        fits = [climb(waves, start, self.limits, n_steps or STEPS) for start in starts]
-        return min(fits, key=lambda fitted: fitted.nll)
+    def place(self, n_clusters: int, width: float, n_steps: int | None) -> CategoryFit:
+        """Return the fit from greedy clusters of a width, after some or all steps."""
+        return self._climb(greedy(self.waves, n_clusters, width, self.limits, self.words), n_steps)
 
-    def move(self, fitted: CategoryFit, left_out: int, n_steps: int) -> CategoryFit:
-        """Return the fit from a start with one cluster moved to the peak of the others' residual."""
-        kept = np.delete(np.arange(fitted.n_clusters), left_out)
-        share = float(fitted.mixture.places.shares[left_out])
-        return climb(self.waves.firsts, self._add(fitted.mixture.take(kept), share), self.limits, n_steps)
+    def add(self, fitted: CategoryFit, n_steps: int | None) -> CategoryFit:
+        """Return the fit from a start with one more cluster, at the peak of the residual."""
+        return self._climb(self._add(fitted.mixture), n_steps)
 
     def drop(self, fitted: CategoryFit, left_out: int, n_steps: int) -> CategoryFit:
         """Return the fit from a start without one cluster."""
         kept = fitted.mixture.take(np.delete(np.arange(fitted.n_clusters), left_out))
         sizes = raise_to_floor(kept.places.shares, self.limits)
         start = kept._replace(places=kept.places._replace(shares=sizes))
-        return climb(self.waves.firsts, start, self.limits, n_steps)
+        return self._climb(start, n_steps)
 
     def climb(self, fitted: CategoryFit) -> CategoryFit:
         """Return the fit after all steps. Shares near zero converge slowly."""
         return climb(self.waves, fitted.mixture, self.limits, LAST_STEPS)
 
-    def _add(self, mixture: CategoryMixture, share: float) -> CategoryMixture:
-        """Return the mixture plus one cluster of median width at the peak of the residual.
+    def _climb(self, start: CategoryMixture, n_steps: int | None) -> CategoryFit:
+        """Return the fit after some steps with the first harmonics, or after all steps."""
+        waves = self.waves if n_steps is None else self.waves.firsts
+        return climb(waves, start, self.limits, n_steps or STEPS)
 
-        The shares of the others sum to one, or to the rest beside the new one.
-        """
-        places = mixture.places
-        width = float(np.median(places.widths)) if len(places.widths) else self.start_widths[0]
+    def _add(self, mixture: CategoryMixture) -> CategoryMixture:
+        """Return the mixture plus one cluster of median width at the peak of the residual."""
+        places, share = mixture.places, 1 / (len(mixture.places.shares) + 1)
+        width = float(np.median(places.widths))
         peak = find_peak(self.waves, residual(self.waves, mixture), width, self.words, places.centres)
         found = start_at(self.waves, [peak], width)
-        sizes = np.append(places.shares * (1 - share) / max(places.shares.sum(), share), share)
         return CategoryMixture(
             Mixture(
                 np.vstack([places.centres, found.places.centres]),
-                raise_to_floor(sizes, self.limits),
+                raise_to_floor(np.append(places.shares * (1 - share), share), self.limits),
                 np.append(places.widths, width),
             ),
             tuple(np.vstack(parts) for parts in zip(mixture.shares, found.shares, strict=True)),

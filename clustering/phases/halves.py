@@ -1,7 +1,8 @@
-"""Agreement of the centroids of two halves of the reports of phases, for the agreement with another run.
+"""Agreement of the centroids of two halves of the waves, for the agreement with another run.
 
-A sample from the fitted mixture repeats what noise has put into the fit. Halves of the reports have independent noise,
-so they agree only about clusters that are in the population.
+A sample from the fitted mixture repeats what noise has put into the fit. Halves of the waves have reports of different
+devices, so their noise is independent. Like two runs with seeds of their own, they also have different waves: the waves
+alone can decide how people without clusters are divided.
 """
 
 import numpy as np
@@ -24,7 +25,7 @@ def agreement_of_halves(
 ) -> PartitionAgreement:
     """Return the agreement of the fits of two halves with each other and with the released centroids.
 
-    The halves follow from the counts alone, so they cost no privacy budget. The least agreement counts.
+    The halves are parts of the published round, so they cost no privacy budget. The least agreement counts.
     """
     found = _compare(sketch, population, centres, limits, division=0)
     if found.index < CLEAR or len(centres) > FEW:
@@ -35,22 +36,23 @@ def agreement_of_halves(
 def _compare(
     sketch: Sketch, population: Population, centres: NDArray[np.float64], limits: Limits, division: int
 ) -> PartitionAgreement:
-    fits = [_fit(half, len(centres), limits) for half in halve(sketch, division)]
+    halves = halve(len(sketch.omegas), division)
+    fits = [_fit(sketch.select(half), len(centres), limits) for half in halves]
     return compare_partitions("sketch", population, centres, fits, with_own=True)
 
 
-def halve(sketch: Sketch, division: int = 0) -> tuple[Sketch, Sketch]:
-    """Return the counts of two halves of the reports of each wave; each `division` has other halves."""
-    chance = np.random.default_rng([SEED, division])
-    counts = sketch.counts.astype(np.int64)
-    sizes = (counts.sum(axis=1) + np.arange(len(counts)) % 2) // 2  # rounded up in every second wave
-    parts = zip(counts, sizes, strict=True)
-    half = np.array([chance.multivariate_hypergeometric(row, size, method="marginals") for row, size in parts])
-    return sketch._replace(counts=half.astype(np.float64)), sketch._replace(counts=sketch.counts - half)
+def halve(n_waves: int, division: int = 0) -> tuple[NDArray[np.bool_], NDArray[np.bool_]]:
+    """Return which waves are in each half; each `division` has other halves.
+
+    Waves are in the order of their frequencies. Of two neighbours, one is in each half.
+    """
+    chosen = np.random.default_rng([SEED, division]).integers(0, 2, (n_waves + 1) // 2)
+    half = np.column_stack([chosen, 1 - chosen]).ravel()[:n_waves] == 1
+    return half, ~half
 
 
 def _fit(sketch: Sketch, n_clusters: int, limits: Limits) -> NDArray[np.float64]:
-    """Return centroids of a whole round, as points on circles for periodic features."""
+    """Return centroids of a fit to the waves of a half, as points on circles for periodic features."""
     if not sketch.counts.any():
         n_coordinates = Circles(sketch.n_features, limits.circles).n_features
         return np.full((n_clusters, n_coordinates), 0.5)  # no report, and no division

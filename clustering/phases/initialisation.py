@@ -1,4 +1,4 @@
-"""Starts of round clusters in a sketch: greedy placement, and clusters moved to the peak of the residual."""
+"""Starts of round clusters in a sketch: greedy placement, and clusters added at the peak of the residual."""
 
 from math import sqrt
 from typing import NamedTuple
@@ -7,7 +7,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clustering.kernels.phases import agreement, ascend
-from clustering.phases import cluster_search
 from clustering.phases.cluster_search import CountedFit, count_clusters, search_clusters
 from clustering.phases.mixture_fit import STEPS, Fitted, Limits, Mixture, Sketch, climb, raise_to_floor
 from clustering.random import PublicWords
@@ -38,18 +37,15 @@ class RoundClusters(NamedTuple):
         """Return the number of parameters of a cluster: its centre, share and width."""
         return self.sketch.n_features + 2
 
-    def place(self, n_clusters: int, width: float, below: Fitted | None, n_steps: int | None) -> Fitted:
-        """Return the better fit of greedy clusters of a width, and those of a fit `below` plus a cluster."""
-        starts = [greedy(self.sketch, n_clusters, width, self.limits, self.words)]
-        if below is not None:
-            starts.append(_add_cluster(self.sketch, below.mixture, self.limits, self.words))
-        fits = [climb(self.sketch, start, self.limits, n_steps or STEPS) for start in starts]
-        return min(fits, key=lambda fitted: fitted.nll)
+    def place(self, n_clusters: int, width: float, n_steps: int | None) -> Fitted:
+        """Return the fit from greedy clusters of a width, after some or all steps."""
+        start = greedy(self.sketch, n_clusters, width, self.limits, self.words)
+        return climb(self.sketch, start, self.limits, n_steps or STEPS)
 
-    def move(self, fitted: Fitted, left_out: int, n_steps: int) -> Fitted:
-        """Return the fit from a start with one cluster moved to the peak of the others' residual."""
-        start = _move_cluster(self.sketch, fitted.mixture, left_out, self.limits, self.words)
-        return climb(self.sketch, start, self.limits, n_steps)
+    def add(self, fitted: Fitted, n_steps: int | None) -> Fitted:
+        """Return the fit from a start with one more cluster, at the peak of the residual."""
+        start = _add_cluster(self.sketch, fitted.mixture, self.limits, self.words)
+        return climb(self.sketch, start, self.limits, n_steps or STEPS)
 
     def drop(self, fitted: Fitted, left_out: int, n_steps: int) -> Fitted:
         """Return the fit from a start without one cluster."""
@@ -64,11 +60,6 @@ class RoundClusters(NamedTuple):
 def search(sketch: Sketch, n_clusters: int, limits: Limits, words: PublicWords) -> Fitted:
     """Return the best fit of a number of round clusters."""
     return search_clusters(RoundClusters(sketch, limits, words), n_clusters)
-
-
-def swap_clusters(sketch: Sketch, best: Fitted, limits: Limits, words: PublicWords) -> Fitted:
-    """Return the fit after moves of single clusters that improve it."""
-    return cluster_search.swap_clusters(RoundClusters(sketch, limits, words), best)
 
 
 def count(sketch: Sketch, n_reports: int, n_supported: int, limits: Limits, words: PublicWords) -> CountedFit[Fitted]:
@@ -157,17 +148,4 @@ def _add_cluster(sketch: Sketch, mixture: Mixture, limits: Limits, words: Public
         np.vstack([mixture.centres, find_peak(sketch, left, width, words)]),
         raise_to_floor(np.append(mixture.shares * (1 - share), share), limits),
         np.append(mixture.widths, width),
-    )
-
-
-def _move_cluster(sketch: Sketch, mixture: Mixture, left_out: int, limits: Limits, words: PublicWords) -> Mixture:
-    """Return the mixture with one cluster moved to the peak of the others' residual."""
-    kept = np.arange(len(mixture.shares)) != left_out
-    centres, shares, widths = mixture.centres[kept], mixture.shares[kept], mixture.widths[kept]
-    width = float(np.median(mixture.widths))
-    left = first_harmonics(sketch) - _expected(sketch, centres, shares, widths)
-    return Mixture(
-        np.vstack([centres, find_peak(sketch, left, width, words)]),
-        raise_to_floor(np.append(shares, mixture.shares[left_out]), limits),
-        np.append(widths, width),
     )

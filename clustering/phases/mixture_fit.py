@@ -1,4 +1,4 @@
-"""Likelihood of a mixture of round clusters given counts of phases, and its Levenberg-Marquardt fit."""
+"""Likelihood of a mixture of round clusters given counts of phases, and its penalised Levenberg-Marquardt fit."""
 
 from math import pi
 from typing import NamedTuple
@@ -28,6 +28,7 @@ MARGIN = 0.05  # allowed distance of a centre outside the box during the fit
 # Prior variances: a coordinate and a share are uniform in [0, 1], and a width is known to a factor e.
 PLACE_VARIANCE = SHARE_VARIANCE = 1 / 12
 LOG_WIDTH_VARIANCE = 1.0
+ALIKE = 0.2  # prior standard deviation of the logarithms of widths around their mean, in the fit
 
 
 class Sketch(NamedTuple):
@@ -86,7 +87,7 @@ class Fitted(NamedTuple):
     """Result of a fit."""
 
     mixture: Mixture
-    nll: float  # negative log likelihood relative to uniform phases, in nats
+    nll: float  # negative log likelihood relative to uniform phases, in nats, and the prior of the widths
     converged: bool
 
     @property
@@ -162,8 +163,42 @@ def information(sketch: Sketch, mixture: Mixture) -> tuple[NDArray[np.float64], 
     return gradient, matrix
 
 
+class Alike(NamedTuple):
+    """The prior of similar widths: their logarithms are normal around their mean, which is free.
+
+    Without it, the most likely mixture of many clusters has clusters of the least width at peaks of the noise, and
+    one wide cluster with most of the people.
+    """
+
+    value: float  # negative logarithm of the prior
+    gradient: NDArray[np.float64]  # (C,), with respect to the logarithms
+    information: NDArray[np.float64]  # (C, C)
+
+    @classmethod
+    def of(cls, widths: NDArray[np.float64]) -> "Alike":
+        """Return the prior of these widths."""
+        logs = np.log(widths)
+        away, n = logs - logs.mean(), len(widths)
+        return cls(float(away @ away) / (2 * ALIKE**2), away / ALIKE**2, (np.eye(n) - 1 / n) / ALIKE**2)
+
+
+def objective(sketch: Sketch, mixture: Mixture) -> float:
+    """Return the negative log likelihood relative to uniform phases, plus the prior of the widths."""
+    return nll(sketch, mixture) + Alike.of(mixture.widths).value
+
+
+def normal_equations(sketch: Sketch, mixture: Mixture) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return the gradient of `objective` (P,) and its information (P, P), in the order of `information`."""
+    gradient, matrix = information(sketch, mixture)
+    prior = Alike.of(mixture.widths)
+    n_clusters = len(mixture.widths)
+    gradient[-n_clusters:] += prior.gradient
+    matrix[-n_clusters:, -n_clusters:] += prior.information
+    return gradient, matrix
+
+
 def climb(sketch: Sketch, start: Mixture, limits: Limits, n_steps: int = STEPS) -> Fitted:
-    """Maximise the likelihood by Levenberg-Marquardt with the Fisher information.
+    """Minimise `objective` by Levenberg-Marquardt with the Fisher information.
 
     Parameters
     ----------
@@ -177,18 +212,18 @@ def climb(sketch: Sketch, start: Mixture, limits: Limits, n_steps: int = STEPS) 
     -------
     Fitted
     """
-    mixture, best = start, nll(sketch, start)
-    gradient, matrix = information(sketch, mixture)
+    mixture, best = start, objective(sketch, start)
+    gradient, matrix = normal_equations(sketch, mixture)
     damping = FIRST_DAMPING
     for _ in range(n_steps):
         trial = step(mixture, gradient, matrix, damping, limits)
-        tried = nll(sketch, trial)
+        tried = objective(sketch, trial)
         if tried < best:
             decrease, mixture, best = best - tried, trial, tried
             if decrease < SMALL_DECREASE:
                 return Fitted(mixture, best, True)
             damping = max(damping / DAMPING_DECREASE, LEAST_DAMPING)
-            gradient, matrix = information(sketch, mixture)
+            gradient, matrix = normal_equations(sketch, mixture)
         else:
             damping = max(damping * DAMPING_INCREASE, 1e-3)
             if damping > MOST_DAMPING:  # no step decreases the objective

@@ -9,7 +9,6 @@ from math import sqrt
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from clustering.centroids.centroid_statistics import CentroidStatistics
 from clustering.circles import Circles
@@ -40,7 +39,6 @@ SIGNED = 0.5  # the same for refine="sign", where signs give more information th
 # Clusters are not clear if the mean squared deviation of imbalances, in standard errors, exceeds both
 # MISFIT and one plus MISFIT_DEVIATIONS of its standard deviations.
 MISFIT, MISFIT_DEVIATIONS = 2.0, 4.0
-ALIKE = 0.3  # prior standard deviation of the log widths of clear clusters, for shrinkage
 
 
 class RefinementStart(NamedTuple):
@@ -137,20 +135,11 @@ def separation(mixture: Mixture, circles: tuple[int, ...] = ()) -> float:
 
 def _clear(mixture: Mixture, errors: Errors, seed: int) -> RefinementStart:
     """Return the start from clear clusters as particles."""
-    centres, shares, _ = mixture
+    centres, shares, widths = mixture
     n_features = centres.shape[1]
-    components = Components(centres, shares, shrink_widths(mixture, errors)[:, None])
+    components = Components(centres, shares, widths[:, None])
     points = sample_components(round_shape(n_features), components, PARTICLES, PublicWords(seed))
     cloud = Cloud(np.clip(points, 0.0, 1.0), np.full(PARTICLES, 1 / PARTICLES))
     return RefinementStart(
         "clear", initial_state_from_fit(cloud, np.clip(centres, 0.0, 1.0), errors.centres, errors.shares)
     )
-
-
-def shrink_widths(mixture: Mixture, errors: Errors) -> NDArray[np.float64]:
-    """Return widths shrunk to their mean in the logarithm, uncertain ones more: shape (C,)."""
-    logs = np.log(mixture.widths)
-    variances = errors.log_widths**2
-    weights = 1 / (variances + ALIKE**2)
-    mean = float(weights @ logs / weights.sum())
-    return np.asarray(np.exp(mean + (logs - mean) * ALIKE**2 * weights))

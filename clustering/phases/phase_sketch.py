@@ -187,7 +187,7 @@ def fit(params: PhaseSketch, collected: Collected) -> ClusterModel:
         - width_errors; cramer_rao_error: root mean square of the centroids' errors, in the same unit. Only of
           components that do not overlap.
         - detectable: per cluster.
-        - negative_log_likelihood.
+        - negative_log_likelihood: with the prior of the widths.
         - bic, cluster_interval, supported_clusters, cluster_gains: if the number of clusters was not given.
         - waves_answered: waves with reports; converged.
 

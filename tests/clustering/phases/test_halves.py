@@ -1,4 +1,4 @@
-"""Halves of the reports of phases: their counts add up, and their fits agree about real clusters only."""
+"""Halves of the waves: each has one of two neighbours, and their fits agree about real clusters only."""
 
 import numpy as np
 import pytest
@@ -31,18 +31,26 @@ def one(n: int) -> np.ndarray:
     return np.random.default_rng(4).normal(0.5, 0.12, (n, 2)).clip(0, 1)
 
 
-def test_counts_of_halves_add_up() -> None:
-    sketch = sketched(two(5_000), 1)
-    a, b = halve(sketch)
-    assert np.array_equal(a.counts + b.counts, sketch.counts)
-    assert min(a.counts.min(), b.counts.min()) >= 0
-    assert np.abs(a.counts.sum(axis=1) - b.counts.sum(axis=1)).max() <= 1
+@pytest.mark.parametrize("n_waves", [0, 1, 7, 512])
+def test_each_wave_is_in_one_half_and_its_neighbour_in_the_other(n_waves: int) -> None:
+    a, b = halve(n_waves)
+    assert len(a) == n_waves
+    assert (a ^ b).all()
+    pairs = a[: n_waves // 2 * 2].reshape(-1, 2)
+    assert (pairs.sum(axis=1) == 1).all()
 
 
 def test_other_divisions_have_other_halves() -> None:
+    assert not np.array_equal(halve(512, 0)[0], halve(512, 1)[0])
+    assert np.array_equal(halve(512, 1)[0], halve(512, 1)[0])
+
+
+def test_one_wave_with_reports_has_an_agreement() -> None:
     sketch = sketched(two(5_000), 1)
-    assert not np.array_equal(halve(sketch, 0)[0].counts, halve(sketch, 1)[0].counts)
-    assert np.array_equal(halve(sketch, 1)[0].counts, halve(sketch, 1)[0].counts)
+    alone = sketch.select(np.arange(len(sketch.omegas)) == 3)
+    population = Population(two(200), np.ones(200))
+    found = agreement_of_halves(alone, population, np.array([(0.3, 0.3), (0.7, 0.7)]), limits_for(2))
+    assert -1 <= found.index <= 1
 
 
 @pytest.mark.parametrize(("draw", "low", "high"), [(two, 0.9, 1.0), (one, -0.1, 0.7)])

@@ -1,11 +1,18 @@
-"""Test the starts of a sketch fit, the swaps that leave a wrong optimum, and the number of clusters."""
+"""Test the starts of a sketch fit, the exchanges that leave a wrong optimum, and the number of clusters."""
 
 from typing import ClassVar, NamedTuple
 
 import numpy as np
 import pytest
 
-from clustering.phases.cluster_search import NOISE_COST, cluster_cost, count_clusters, drop_cluster
+from clustering.phases.cluster_search import (
+    NOISE_COST,
+    cluster_cost,
+    count_clusters,
+    drop_cluster,
+    exchange_clusters,
+    refine_count,
+)
 from clustering.phases.initialisation import (
     RoundClusters,
     count,
@@ -13,9 +20,8 @@ from clustering.phases.initialisation import (
     first_harmonics,
     greedy,
     search,
-    swap_clusters,
 )
-from clustering.phases.mixture_fit import Fitted, Mixture, climb, nll
+from clustering.phases.mixture_fit import Fitted, Mixture, climb, nll, objective
 from clustering.phases.waves import limits_for
 from clustering.random import PublicWords
 from tests import naive_phase
@@ -49,14 +55,14 @@ class Reductions:
 
     start_widths = (0.05,)
     n_parameters = 5
-    before: ClassVar = {n: -100.0 * min(n, 6) for n in range(1, 9)}
-    after: ClassVar = {3: -400.0, 4: -600.0, 5: -600.0, 6: -600.0}
+    before: ClassVar = {n: -100.0 * min(n, 6) for n in range(1, 20)}
+    after: ClassVar = {n: -600.0 if n > 3 else -400.0 for n in range(1, 20)}
 
-    def place(self, n_clusters, width, below, n_steps):
+    def place(self, n_clusters, width, n_steps):
         return Reduction(n_clusters, self.before[n_clusters])
 
-    def move(self, fitted, left_out, n_steps):
-        return fitted
+    def add(self, fitted, n_steps):
+        return Reduction(fitted.n_clusters + 1, self.before[fitted.n_clusters + 1])
 
     def drop(self, fitted, left_out, n_steps):
         return Reduction(fitted.n_clusters - 1, self.after[fitted.n_clusters - 1] + left_out)
@@ -116,7 +122,7 @@ class TestSearch:
         given, limits = sketched(), limits_for(3)
         twins = np.array([CENTRES[0] - 0.02, CENTRES[0] + 0.02, CENTRES[1]])
         stuck = climb(given, Mixture(twins, np.array([0.3, 0.3, 0.4]), np.full(3, 0.08)), limits, 3)
-        moved = swap_clusters(given, stuck, limits, PublicWords(5))
+        moved = exchange_clusters(RoundClusters(given, limits, PublicWords(5)), stuck)
         assert distances(stuck.mixture.centres, CENTRES)[2] > 0.15
         assert moved.nll < stuck.nll
         assert (distances(moved.mixture.centres, CENTRES) < 0.05).all()
@@ -124,7 +130,9 @@ class TestSearch:
     def test_the_optimum_stays(self):
         given, limits = sketched(), limits_for(3)
         best = search(given, 3, limits, PublicWords(6))
-        assert swap_clusters(given, best, limits, PublicWords(7)) == best
+        again = exchange_clusters(RoundClusters(given, limits, PublicWords(7)), best)
+        assert again.nll == pytest.approx(best.nll, abs=0.01)
+        assert distances(again.mixture.centres, best.mixture.centres).max() < 1e-3
 
 
 class TestCount:
@@ -139,7 +147,7 @@ class TestCount:
         assert min(counted.criteria, key=counted.criteria.__getitem__) == n_clusters
         assert counted.gains is None if n_clusters == 1 else min(counted.gains) > 5
         charge = n_clusters * (3 + 2) * np.log(30_000)
-        assert counted.criteria[n_clusters] == pytest.approx(2 * nll(given, counted.fitted.mixture) + charge)
+        assert counted.criteria[n_clusters] == pytest.approx(2 * objective(given, counted.fitted.mixture) + charge)
 
     def test_the_gain_is_that_of_the_likelihood_over_the_penalty(self):
         counted = count(sketched(), 30_000, 5, limits_for(3), PublicWords(8))
@@ -171,9 +179,30 @@ class TestCount:
         """The search finds six clusters, although it can reach a better fit of four from them."""
         counted = count_clusters(Reductions(), 30_000, 6)
         assert counted.fitted == Reduction(4, -600.0)
-        assert counted.criteria == {n: 2 * Reductions.after[n] + n * COST for n in (3, 4, 5, 6)} | {
-            n: 2 * Reductions.before[n] + n * COST for n in (1, 7, 8)
+        assert counted.criteria == {n: 2 * Reductions.after[n] + n * COST for n in range(3, 9)} | {
+            n: 2 * Reductions.before[n] + n * COST for n in (1, 9)
         }
+
+    def test_clusters_are_added_that_pay_together_only(self):
+        """The greedy fit of four clusters is a local optimum. Eight clusters are found from it."""
+        chance = np.random.default_rng(2)
+        centres = np.array([chance.permutation([0.2, 0.8] * 4) for _ in range(8)])
+        points = centres[chance.integers(0, 8, 100_000)] + chance.normal(0, 0.08, (100_000, 8))
+        fits = RoundClusters(sketch_points(points.clip(0, 1), 1.2, 256, seed=2), limits_for(8), PublicWords(1))
+        found, cost = {4: fits.place(4, 0.08, None)}, cluster_cost(10, 100_000)
+
+        def criterion(number):
+            return 2 * found[number].nll + number * cost
+
+        before = criterion(4)
+        assert refine_count(fits, found, 4, criterion, 16) == 8
+        assert criterion(8) < before - 4 * cost
+        assert distances(found[8].mixture.centres, centres).max() < 0.15
+
+    def test_no_more_clusters_than_allowed_are_added(self):
+        found = {4: Reduction(4, -400.0)}
+        assert refine_count(Reductions(), found, 4, lambda n: 2 * found[n].nll, 5) == 4
+        assert found.keys() == {3, 4, 5}
 
     @pytest.mark.parametrize("n", [1, 20_000])
     def test_an_even_density_or_one_report_is_one_cluster(self, n):

@@ -124,7 +124,7 @@ class TestPublishedEncodings:
         assert model.centroids.tolist() == alone.centroids.tolist()
 
     def test_phases_that_barely_suffice_are_repeated(self):
-        model, devices = run(PhaseSketch(1, clusters=3), people(6000)[0], seed=0)
+        model, devices = run(PhaseSketch(1, clusters=3), people(6000, width=0.01)[0], seed=2)
         assert encodings(devices)[:2] == [PhaseEncoding] * 2
         assert_sound(model, 3)
 
