@@ -2,8 +2,8 @@
 
 Each set is clustered several times with other noise and other public seeds. The true agreement of a run is the mean
 adjusted Rand index of its partition with those of the other runs. `--write` gives ranges of the index of refits the
-quantiles of the true agreement over all runs of the file. Judge a table by the report on a file with another `--draw`,
-which has other points and other seeds. New runs are appended to RUNS.jsonl.
+quantiles of the true agreement over all runs of the file, and the share of poor agreement. Judge a table by the report
+on a file with another `--draw`, which has other points and other seeds. New runs are appended to RUNS.jsonl.
 """
 
 import argparse
@@ -16,10 +16,11 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
+from sklearn.isotonic import IsotonicRegression
 
 from benchmarks.output import append_runs, read_runs
 from benchmarks.verdicts import describe_intervals, describe_verdicts
-from clustering.centroids.partition_agreement import BELOW_ALL, TABLE_FILE, AgreementRanges, Source
+from clustering.centroids.partition_agreement import BELOW_ALL, POOR, TABLE_FILE, AgreementRanges, Source
 from clustering.density.map_agreement import adjusted_rand
 from clustering.simulate import simulate, simulate_central
 from sfumato.specs import GridKmeans, LdpKmeans, NoisyFcm, PhaseSketch, PrivateKmeans
@@ -28,13 +29,12 @@ from sfumato.specs.central import DpBisectingKmeans, DpDensityPeaks, DpKmeans, D
 EPSILONS = (0.5, 1.0, 2.0, 4.0)
 RECORDS, DEVICES = 20_000, 60_000
 BELOW = (0.3, 0.5, 0.7, 0.85, 0.95, 0.99, BELOW_ALL)  # upper limits of the ranges of the index
-LEAST_RUNS = 8  # a range with fewer runs is joined with the next higher one
+LEAST_RUNS = 20  # a range with fewer runs is joined with the next higher one
 # Sources with an index of the same meaning have one table, from runs of all methods with these sources.
 GROUPS: dict[tuple[Source, ...], tuple[str, ...]] = {
-    ("cells", "moments"): (
-        "private_kmeans", "private_kmeans, delta", "private_kmeans, K counted", "dp_uniform_grid_kmeans",
-        "dp_quadtree_kmeans", "dp_density_peaks", "grid_kmeans",
-    ),
+    ("cells", "moments"): ("private_kmeans", "private_kmeans, delta", "private_kmeans, K counted"),
+    ("grid",): ("grid_kmeans",),
+    ("synopsis",): ("dp_uniform_grid_kmeans", "dp_quadtree_kmeans", "dp_density_peaks"),
     ("counts",): ("private_kmeans, K counted",),
     ("spreads",): ("private_kmeans",),
     ("sketch",): ("phase_sketch",),
@@ -224,20 +224,32 @@ def _reseed(params: Any, seed: int) -> Any:
 
 
 def calibrate(rows: Sequence[Row]) -> AgreementRanges:
-    """Return the quantiles of the agreement in ranges of the index. They increase with the index."""
+    """Return the quantiles of the agreement in ranges of the index, and the share of poor agreement.
+
+    Quantiles increase with the index, and the share decreases: ranges that do not are pooled by isotonic regression
+    (Barlow et al. 1972), weighted by their runs.
+    """
     index, agreement = (np.array([row[name] for row in rows]) for name in ("index", "agreement"))
     below: list[float] = []
-    found: list[NDArray[np.float64]] = []
+    found: list[list[float]] = []
+    sizes: list[int] = []
     least = -np.inf
     for limit in BELOW:
         inside = agreement[(index >= least) & (index < limit)]
         if len(inside) < LEAST_RUNS and limit < BELOW[-1]:
             continue  # the range grows upwards
-        found.append(np.quantile(inside if len(inside) else agreement, (0.5, 0.1, 0.9)).clip(0, 1))
+        inside = inside if len(inside) else agreement
+        found.append([*np.quantile(inside, (0.5, 0.1, 0.9)).clip(0, 1), float(np.mean(inside < POOR))])
         below.append(limit)
+        sizes.append(len(inside))
         least = limit
-    value, lower, upper = np.maximum.accumulate(np.array(found), axis=0).round(2).T.tolist()
-    return AgreementRanges(below, value, lower, upper)
+    places = np.arange(len(below))
+    pooled = [
+        IsotonicRegression(increasing=increases).fit_transform(places, figures, sample_weight=sizes)
+        for figures, increases in zip(zip(*found, strict=True), (True, True, True, False), strict=True)
+    ]
+    value, lower, upper = np.round(pooled[:3], 2).tolist()
+    return AgreementRanges(below, value, lower, upper, np.round(pooled[3], 3).tolist())
 
 
 def report(rows: Sequence[Row]) -> Iterable[str]:

@@ -195,7 +195,7 @@ def _compare_refits(synopsis: Synopsis, centres: NDArray[np.float64]) -> Partiti
         kept = drawn.positive_cells()
         has_cells = len(kept.counts) > 0
         refits.append(refit(Population(kept.middles, kept.counts), centres, words) if has_cells else centres)
-    return compare_partitions("cells", population, centres, refits)
+    return compare_partitions("synopsis", population, centres, refits)
 
 
 def _nearest(synopsis: Synopsis, centres: NDArray[np.float64]) -> NDArray[np.int64]:

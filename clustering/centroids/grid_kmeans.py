@@ -170,7 +170,7 @@ def _compare_refits(
         drawn = shares + noise - noise.mean()
         again = select_cells(middles, drawn, sqrt(decoding.variance(0.0, n_reports)), params.clusters)
         refits.append(weighted_kmeans(again.points, again.estimates, params.clusters, words, STARTS).centres)
-    return compare_partitions("cells", Population(kept.points, kept.estimates), found.centres, refits)
+    return compare_partitions("grid", Population(kept.points, kept.estimates), found.centres, refits)
 
 
 def select_cells(

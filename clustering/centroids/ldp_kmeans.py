@@ -35,7 +35,7 @@ from clustering.centroids.partition_agreement import (
     compare_partitions,
     draw_normal,
 )
-from clustering.centroids.verdict import BAD_LOSS, few, ground, rate
+from clustering.centroids.verdict import BAD_LOSS, few, rate
 from clustering.centroids.weighted_kmeans import lloyd
 from clustering.density.label_map import PRIVACY, project_to_shares
 from clustering.errors import TooFewReports, UnfitRound
@@ -43,7 +43,6 @@ from clustering.random import PublicWords
 from clustering.rounds.decoders import Decoder, decoder
 from clustering.rounds.plan import Collected, Plan
 from sfumato.model.cluster_model import ClusterModel
-from sfumato.model.precision import Verdict
 from sfumato.records.encodings import unscale_errors, unscale_many
 from sfumato.sizing import planned_rounds
 from sfumato.sizing.required_reports import ldp_kmeans_reports
@@ -59,7 +58,6 @@ LAST_STEP = 0.04  # share of the range, about the spread of a tight cluster
 AROUND = 16  # points around each place of the first round, for refits
 DEAD_SHARE = 0.2  # mass in even shares below which a centroid is moved elsewhere
 DETECTABLE_ERRORS = 2.0  # standard errors above zero from which a size counts as detectable
-MOVING = "Some centroids still moved in the last round."
 SETTLED_ERRORS = 4.0  # standard errors of an imbalance above which a centroid counts as moving
 
 
@@ -181,7 +179,6 @@ def _model(
     lack = diagnostics["reports_needed"] / n_reports
     agreement = _compare_refits(params, history[0], centres, errors)
     estimate = expected_ratio("ldp_kmeans", sizes, errors, _mean_square(history[0], centres), lack)
-    moving = ground(Verdict.UNCERTAIN, MOVING, applies=not all(diagnostics["settled"]))
     return ClusterModel(
         type="centroids",
         features=features,
@@ -192,7 +189,7 @@ def _model(
         diagnostics={**diagnostics, "expected_ratio": estimate.to_wire(), "refits": agreement.to_wire()},
         warnings=_warnings(diagnostics),
         privacy=PRIVACY,
-        **rate(estimate.loss, agreement, few(is_low=diagnostics["low_confidence"]), moving, bad_from=BAD_LOSS),
+        **rate(estimate.loss, agreement, few(is_low=diagnostics["low_confidence"]), bad_from=BAD_LOSS),
     )
 
 

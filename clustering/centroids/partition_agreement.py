@@ -26,10 +26,11 @@ TABLE_FILE = Path(__file__).with_name("partition_table.json")  # written by `ben
 REFITS = 8
 NOISE = 2**0.5  # noise of a refit in that of a run, because the released values have noise already
 BELOW_ALL = 1.1  # above each index
+POOR = 0.4  # agreement below which two partitions have little in common
 FRESH_STARTS = 2  # starts of a refit besides the released centroids
 
 # values that describe the population
-Source = Literal["cells", "moments", "counts", "spreads", "rounds", "sketch", "centres"]
+Source = Literal["cells", "moments", "counts", "spreads", "grid", "synopsis", "rounds", "sketch", "centres"]
 
 
 class Population(NamedTuple):
@@ -51,22 +52,35 @@ class PartitionAgreement:
         """Return the expected agreement by the calibration of this version."""
         return calibrations()[self.source].estimate(self.index)
 
+    def poor_share(self) -> float:
+        """Return the share of such results that agreed to less than `POOR` in the calibration of this version."""
+        ranges = calibrations()[self.source]
+        return ranges.poor[ranges.place(self.index)]
+
     def to_wire(self) -> dict[str, str | float]:
         """Return plain JSON values."""
         return {"source": self.source, "index": self.index, "moved": self.moved}
 
 
 class AgreementRanges(NamedTuple):
-    """The agreement of repeated runs in ranges of the index of refits: median, 10 % and 90 % quantile."""
+    """The agreement of repeated runs in ranges of the index of refits: median, 10 % and 90 % quantile.
+
+    `poor` has the share of runs that agreed to less than `POOR`.
+    """
 
     below: list[float]  # upper limits of the ranges, ascending; the last is `BELOW_ALL`
     value: list[float]
     lower: list[float]
     upper: list[float]
+    poor: list[float]
+
+    def place(self, index: float) -> int:
+        """Return the place of the range of an index."""
+        return next(place for place, below in enumerate(self.below) if index < below)
 
     def estimate(self, index: float) -> ExpectedAgreement:
         """Return the expected agreement of a result with this index of refits."""
-        place = next(place for place, below in enumerate(self.below) if index < below)
+        place = self.place(index)
         return ExpectedAgreement(self.value[place], self.lower[place], self.upper[place])
 
 

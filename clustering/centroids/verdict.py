@@ -7,19 +7,23 @@ another run. Other grounds are facts, such as few reports.
 from math import inf
 from typing import NamedTuple, TypedDict
 
-from clustering.centroids.partition_agreement import PartitionAgreement
+from clustering.centroids.partition_agreement import POOR, PartitionAgreement
 from sfumato.model.precision import ExpectedAgreement, ExpectedLoss, Verdict
 
 GOOD_LOSS, BAD_LOSS = 1.3, 2.0  # largest upper end of a reliable loss; loss from which a result is doubtful
 
 # limits of the expected agreement
 AGREES, DIFFERS = 0.95, 0.6  # least value of a reliable partition; a lower one is doubtful
-LEAST_AGREES, LEAST_DIFFERS = 0.7, 0.35  # the same for the lower end of the interval
+LEAST_AGREES = 0.7  # least lower end of the interval of a reliable partition
+MOST_POOR = 0.04  # largest share of poor agreement among such results that are not doubtful
 OF_MOMENTS = ("moments", "counts")  # sources that hide that two clusters share a centroid
 LEAST_OF_MOMENTS = 0.9  # `LEAST_AGREES` of these sources
 
 FEW = "There are few data for this number of clusters at this epsilon."
 ALONE = "No two separate clusters were found."
+OFTEN_POOR = f"More than {MOST_POOR:.0%} of such results agreed with another run to less than {POOR}.".replace(
+    "%", " %"
+)
 UNKNOWN_LOSS = "The loss of this method relative to the best centroids was not measured."
 
 
@@ -64,7 +68,8 @@ def rate(loss: ExpectedLoss | None, agreement: PartitionAgreement, *others: Grou
     expected = agreement.expected()
     of_loss = Ground(Verdict.UNCERTAIN, UNKNOWN_LOSS) if loss is None else judge_loss(loss, bad_from)
     least = LEAST_OF_MOMENTS if agreement.source in OF_MOMENTS else LEAST_AGREES
-    worst = decide(of_loss, judge_agreement(expected, least), *others)
+    of_tail = ground(Verdict.DOUBTFUL, OFTEN_POOR, applies=agreement.poor_share() > MOST_POOR)
+    worst = decide(of_loss, judge_agreement(expected, least), of_tail, *others)
     return Rating(verdict=worst.verdict, verdict_reason=worst.sentence, expected_agreement=expected, expected_loss=loss)
 
 
@@ -82,7 +87,7 @@ def judge_agreement(agreement: ExpectedAgreement, least: float = LEAST_AGREES) -
     """Return the ground of an expected agreement. It is reliable from the lower end `least` on."""
     if agreement.value >= AGREES and agreement.lower >= least:
         verdict = Verdict.RELIABLE
-    elif agreement.value < DIFFERS or agreement.lower < LEAST_DIFFERS:
+    elif agreement.value < DIFFERS:
         verdict = Verdict.DOUBTFUL
     else:
         verdict = Verdict.UNCERTAIN

@@ -44,8 +44,9 @@ class TestWritten:
         after = json.loads(table_file.read_text())
         assert after.keys() == before.keys()
         assert [name for name in after if after[name] != before[name]] == ["centres"]
-        assert after["centres"]["below"] == [0.3, 0.5, 0.7, 0.85, 1.1]
-        assert after["centres"]["value"][0] == 0.34  # the median of .30 to .38
+        assert after["centres"]["below"] == [0.5, 0.7, 1.1]
+        assert after["centres"]["value"][0] == 0.44  # the median of .30 to .58
+        assert after["centres"]["poor"] == [0.333, 0.0, 0.0]  # .30 to .38 of .30 to .58
 
     def test_table_needs_runs_of_all_methods_of_the_group(
         self, tmp_path: Path, table_file: Path, capsys: pytest.CaptureFixture[str]
@@ -70,6 +71,13 @@ class TestCalibration:
         found = [calibrate(rows).estimate(row["index"]) for row in rows]
         inside = [each.lower <= row["agreement"] <= each.upper for each, row in zip(found, rows, strict=True)]
         assert 0.77 <= np.mean(inside) <= 0.9
+
+    def test_pools_ranges_that_do_not_increase(self) -> None:
+        pairs = [(0.6, 0.8), (0.9, 0.2), (0.9, 0.6), (1.0, 1.0)]
+        found = calibrate([run_of("dp_kmeans", *pair) for pair in pairs for _ in range(20)])
+        assert found.below == [0.7, 0.95, 1.1]
+        assert found.value == [0.53, 0.53, 1.0]  # .8 of 20 runs and .4 of 40
+        assert found.poor == [0.333, 0.333, 0.0]
 
 
 def test_report_counts_poor_agreement_without_a_doubt() -> None:

@@ -39,7 +39,7 @@ class TestModels:
         inertia, least = (
             ((points[:, None] - centres) ** 2).sum(axis=2).min(axis=1).mean() for centres in (model.centroids, CENTRES)
         )
-        assert model.verdict == ("uncertain" if algorithm is LdpKmeans else "reliable")
+        assert model.verdict == ("doubtful" if algorithm is LdpKmeans else "reliable")
         assert inertia / least <= model.expected_loss.upper + 0.01
 
     def test_too_few_reports_are_doubtful(self, algorithm):

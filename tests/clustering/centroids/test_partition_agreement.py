@@ -5,7 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
+from clustering.centroids import partition_agreement
 from clustering.centroids.partition_agreement import (
+    AgreementRanges,
     PartitionAgreement,
     Population,
     calibrations,
@@ -15,7 +17,7 @@ from clustering.centroids.partition_agreement import (
     refit,
 )
 from clustering.centroids.piece_population import Pieces, agreement_of_errors, agreement_of_pieces, agreement_of_spreads
-from clustering.centroids.verdict import rate
+from clustering.centroids.verdict import OFTEN_POOR, rate
 from clustering.centroids.weighted_kmeans import weighted_kmeans
 from clustering.random import PublicWords
 from clustering.simulate import simulate, simulate_central
@@ -108,6 +110,12 @@ class TestCalibration:
                 assert one.lower <= other.lower
                 assert one.upper <= other.upper
 
+    def test_poor_agreement_is_rarer_with_a_higher_index(self) -> None:
+        for source in calibrations():
+            poor = [PartitionAgreement(source, index, 0.0).poor_share() for index in np.linspace(-0.5, 1.0, 60)]
+            assert poor == sorted(poor, reverse=True)
+            assert 0 <= poor[-1] <= poor[0] <= 1
+
 
 class TestVerdict:
     @pytest.mark.parametrize(("source", "verdict"), [("cells", "reliable"), ("moments", "uncertain")])
@@ -116,11 +124,20 @@ class TestVerdict:
         assert rated["verdict"] == verdict
         assert rate(ExpectedLoss(1.0, 1.0, 1.0), PartitionAgreement(source, 1.0, 0.0))["verdict"] == "reliable"
 
+    @pytest.mark.parametrize("source", ["centres", "rounds"])
     @pytest.mark.parametrize("index", [0.5, 0.97, 1.0])
-    def test_centres_alone_are_doubtful(self, index):
-        rated = rate(ExpectedLoss(1.0, 1.0, 1.0), PartitionAgreement("centres", index, 0.0))
+    def test_sources_that_do_not_show_gaps_are_doubtful(self, source, index):
+        rated = rate(ExpectedLoss(1.0, 1.0, 1.0), PartitionAgreement(source, index, 0.0))
         assert rated["verdict"] == "doubtful"
-        assert "Another run" in rated["verdict_reason"]
+        assert OFTEN_POOR in rated["verdict_reason"]
+
+    @pytest.mark.parametrize(("poor", "verdict"), [(0.03, "reliable"), (0.05, "doubtful")])
+    def test_often_poor_agreement_is_doubtful(self, monkeypatch, poor, verdict):
+        ranges = AgreementRanges([1.1], [0.98], [0.9], [1.0], [poor])
+        monkeypatch.setattr(partition_agreement, "calibrations", lambda: {"cells": ranges})
+        rated = rate(ExpectedLoss(1.0, 1.0, 1.0), PartitionAgreement("cells", 0.97, 0.0))
+        assert rated["verdict"] == verdict
+        assert (rated["verdict_reason"] == OFTEN_POOR) == (verdict == "doubtful")
 
     def test_the_worst_ground_decides_and_is_named(self):
         rated = rate(ExpectedLoss(2.5, 1.5, 3.0), PartitionAgreement("cells", 1.0, 0.0))
@@ -146,7 +163,7 @@ class TestResults:
         models = [run(params, points, seed=seed) for seed in range(3)]
         assert not any(model.verdict == "reliable" for model in models)
         assert all(model.expected_agreement.lower < 0.7 for model in models)
-        assert any("Another run" in model.verdict_reason for model in models)
+        assert any("nother run" in model.verdict_reason for model in models)
 
     @pytest.mark.parametrize(
         ("params", "d"),
