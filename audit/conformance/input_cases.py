@@ -113,10 +113,11 @@ def _check_place(bench: Bench, record: list[float], is_place: bool) -> None:
         for name, (lower, upper) in ends.items()
     ]
     bench.service.reset([{**ROUND, "spec": {**ROUND["spec"], "features": features}}])
+    expect_error(bench.report(record, entropy=""), "round_refused")
     if is_place:
-        expect_outcome(bench.report(record), "sent")
+        expect_outcome(bench.report(record, features=features), "sent")
         return
-    expect_error(bench.report(record), "point_invalid")
+    expect_error(bench.report(record, features=features), "point_invalid")
     expect(bench.service.sent, [], "reports")
 
 

@@ -57,7 +57,8 @@ def _check_cap(bench: Bench, vector: dict[str, Any]) -> None:
 def _check_calls(bench: Bench, vector: dict[str, Any]) -> None:
     for call in vector["calls"]:
         bench.service.reset(call["open"]["rounds"])
-        options = {name: vector[name] for name in ("cap", "cap_per_period", "accept_kept_reports", "attributes")}
+        names = ("cap", "cap_per_period", "accept_kept_reports", "features", "attributes")
+        options = {name: vector[name] for name in names}
         options["clock"] = call["clock"]
         answer = bench.report(call["record"], entropy=call["entropy"], **options)
         if call["error"]:

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -10,7 +11,7 @@ from sfumato import mechanisms
 from sfumato.device.device import Device
 from sfumato.device.store import MemoryStore
 from sfumato.privacy.accounting import NANO
-from sfumato.specs import Feature, GridEncoding, Participation, RoundSpec, to_wire
+from sfumato.specs import Feature, GridEncoding, Participation, Place, RoundSpec, to_wire
 from sfumato.transport.exchange import PROBLEM_MEDIA_TYPE, PROBLEM_TYPE
 
 FEATURES = (Feature("x", 0, 8), Feature("y", 0, 8))
@@ -23,6 +24,11 @@ def round_spec(epsilon: float = 1.0, participation: Participation | None = None,
     encoding = GridEncoding((cells, cells))
     mechanism = mechanisms.design("ss", encoding.n_symbols, round(epsilon * NANO))
     return RoundSpec(FEATURES, encoding, mechanism, participation or Participation())
+
+
+def place_spec() -> RoundSpec:
+    """Return a round of a place in the north of Europe."""
+    return replace(round_spec(), features=Place(58.0, -10.0, 71.2, 31.2).features)
 
 
 def open_round(round_id: str = "rnd_1", spec: RoundSpec | None = None, **changes: Any) -> dict[str, Any]:

@@ -28,7 +28,7 @@ from sfumato.specs import (
 )
 from sfumato.specs.attributes import Attribute, Numeric, attribute_to_wire
 from tests.sfumato.scripted import ScriptedService
-from tests.vectors.specs import FEATURES, FORMING, INCOME, PLAN
+from tests.vectors.specs import FEATURES, FORMING, INCOME, PLACES, PLAN
 from tests.vectors.words import PlannedEntropy
 
 Json = dict[str, Any]
@@ -36,6 +36,13 @@ RECORD = [12.5, 48.2]
 DECLARED: tuple[Attribute, ...] = (PLAN, INCOME)
 PERSON = {"lon": 12.5, "lat": 48.2, "plan": "pro", "income": 0.2}
 UNKNOWN = PERSON | {"plan": "none", "income": None}
+PLACE = PLACES[1].features
+AT = {"latitude": -17.7, "longitude": -181.5}
+POSED = {
+    "a value that is a place": AT,
+    "a latitude beyond 90": AT | {"latitude": 90.5},
+    "a longitude beyond 360": AT | {"longitude": 999},
+}
 HALF = DRAW_SPAN // 2
 NOON = "2027-01-15T12:00:00"  # clock of the devices of most vectors, a Friday
 
@@ -61,6 +68,12 @@ def counting(**changes: Any) -> Json:
     """An open round that counts records outside of the bounds."""
     spec = count_outside(round_spec_from_wire(asked()["spec"]))
     return asked(epsilon=spec.mechanism.epsilon_nano() / NANO, spec=to_wire(spec)) | changes
+
+
+def places(listed: Json) -> Json:
+    """The open round with the features of a place."""
+    spec = round_spec_from_wire(listed["spec"])
+    return listed | {"spec": to_wire(replace(spec, features=PLACE))}
 
 
 def profile(round_id: str = "rnd_1", **changes: Any) -> Json:
@@ -143,6 +156,20 @@ def device_vectors() -> list[Json]:
             attributes=DECLARED,
         ),
         _played("attributes that no round needs", 4, [([asked()], PERSON, ())], attributes=DECLARED),
+        _played("a place is answered", 2, [([places(asked())], AT, ())], features=PLACE),
+        _played("a place outside the bounds", 2, [([places(counting())], AT | {"latitude": 60}, ())], features=PLACE),
+        _played(
+            "a profile of places is answered",
+            4,
+            [([places(profile())], AT | {"plan": "pro", "income": 0.2}, ())],
+            attributes=DECLARED,
+            features=PLACE,
+        ),
+        _played(
+            "places are refused without features, others are not",
+            4,
+            [([places(asked()), asked("rnd_2")], RECORD, ())],
+        ),
         _played("a round that changed is refused", 4, [([asked()], RECORD, ()), ([asked(kind="grr")], RECORD, ())]),
         *(_timed(f"a cap per period: {name}", period, times) for name, (period, times) in _PERIODS.items()),
         _timed("a cap per period does not raise the cap", "day", _days(3), cap=2),
@@ -180,6 +207,10 @@ def refusal_vectors() -> list[Json]:
     cases += [
         _played(name, 4, [([listed], record, ())], attributes=declared)
         for name, listed, record, declared in (*_undescribed(), *_declared_otherwise())
+    ]
+    cases += [
+        _played(name, 4, [([listed], record, ())], attributes=declared, features=features)
+        for name, listed, record, declared, features in _places()
     ]
     for case in cases:
         (call,) = case["calls"]
@@ -242,6 +273,30 @@ def _declared_otherwise() -> list[tuple[str, Json, Any, tuple[Attribute, ...]]]:
         *((name, profile(), PERSON, declared) for name, declared in own.items()),
         ("a round that asks for a vocabulary, and the value is in it", probing, PERSON, DECLARED),
         ("a round that asks for a vocabulary, and the value is not in it", probing, UNKNOWN, DECLARED),
+    ]
+
+
+def _places() -> list[tuple[str, Json, Any, tuple[Attribute, ...], tuple[Feature, ...] | None]]:
+    """Rounds of places. A device refuses them for each record, and draws no word, unless the app declares the place."""
+    person = {"plan": "pro", "income": 0.2}
+    plain = tuple(replace(each, coordinate=None) for each in PLACE)
+    rounds = {"a place": places(asked()), "a place that counts records outside": places(counting())}
+    return [
+        *(
+            (f"{name} and no features, {of}", listed, record, (), None)
+            for name, listed in rounds.items()
+            for of, record in POSED.items()
+        ),
+        *(
+            (f"a profile of places and no features, {of}", places(profile()), record | person, DECLARED, None)
+            for of, record in POSED.items()
+        ),
+        *((f"a place and other features, {of}", places(asked()), record, (), plain) for of, record in POSED.items()),
+        *(
+            (f"a place of the app, {of}", places(asked()), record, (), PLACE)
+            for of, record in POSED.items()
+            if record != AT
+        ),
     ]
 
 
@@ -427,6 +482,7 @@ def _played(
     calls: list[tuple[list[Any], Any, tuple[int, ...]]],
     accept_kept_reports: bool = False,
     attributes: Sequence[Attribute] = (),
+    features: Sequence[Feature] | None = None,
     cap_per_period: Json | None = None,
     times: Sequence[str] | None = None,
 ) -> Json:
@@ -444,6 +500,7 @@ def _played(
             store=store,
             entropy=entropy,
             accept_kept_reports=accept_kept_reports,
+            features=features,
             attributes=attributes,
             clock=partial(float, clock),
         )
@@ -461,6 +518,7 @@ def _played(
         "cap": str(Decimal(repr(cap))),
         "cap_per_period": cap_per_period,
         "accept_kept_reports": accept_kept_reports,
+        "features": None if features is None else [to_wire(each) for each in features],
         "attributes": [attribute_to_wire(each) for each in attributes],
         "calls": played,
     }

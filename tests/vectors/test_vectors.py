@@ -13,7 +13,7 @@ from sfumato.errors import ApiProblem, SfumatoError
 from sfumato.privacy.accounting import parse_epsilon
 from sfumato.privacy.entropy import below
 from sfumato.records.outside import encode
-from sfumato.specs import round_spec_from_wire
+from sfumato.specs import Feature, round_spec_from_wire
 from sfumato.specs.attributes import attributes_from_wire
 from sfumato.specs.wire import ENCODINGS, MECHANISMS
 from tests.sfumato.replay import ReplayEntropy
@@ -56,6 +56,15 @@ class TestCoverage:
             case["calls"][0] for case in committed("refusals") if case["name"].startswith(("the app", "a round that"))
         ]
         assert len(calls) == 10
+        assert {(call["error"], call["entropy"]) for call in calls} == {("round_refused", "")}
+
+    def test_a_place_that_the_app_does_not_declare_is_refused_before_a_word_is_drawn(self) -> None:
+        calls = [
+            case["calls"][0]
+            for case in committed("refusals")
+            if " and no features, " in case["name"] or " and other features, " in case["name"]
+        ]
+        assert len(calls) == 12
         assert {(call["error"], call["entropy"]) for call in calls} == {("round_refused", "")}
 
     def test_words_are_drawn_again_somewhere(self) -> None:
@@ -121,6 +130,7 @@ def test_devices(case: dict[str, Any]) -> None:
             store=store,
             entropy=entropy,
             accept_kept_reports=case["accept_kept_reports"],
+            features=None if case["features"] is None else [Feature(**each) for each in case["features"]],
             attributes=attributes_from_wire(case["attributes"]),
             clock=lambda clock=clock: clock,
         )

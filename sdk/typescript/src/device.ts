@@ -81,7 +81,11 @@ export interface DeviceOptions extends HttpOptions {
   readonly capPerPeriod?: PeriodCap;
   /** Storage for the memory of the device. */
   readonly store: Store;
-  /** Features that the app expects. The device refuses a round with other features or bounds. */
+  /**
+   * Features that the app expects, as the dataset has them. The device refuses a round with other features or bounds. Without
+   * them, it refuses rounds with a place on Earth, for every record. It refuses degrees that are no place, so a service could
+   * otherwise call a feature a latitude and learn whether its value is beyond 90.
+   */
   readonly features?: readonly Feature[];
   /**
    * The attributes that the app reports, as the dataset declares them. The device refuses rounds that need others, or that
@@ -317,7 +321,7 @@ export class Device {
 
   /** Compute the cost of a round in nano-epsilon. Throw RoundRefused if the device does not accept the round. */
   protected computeCost(round: OpenRound, spec: RoundSpec): bigint {
-    const difference = this.#features && describeDifference(this.#features, spec.features);
+    const difference = describeDifference(this.#features, spec.features);
     if (difference !== undefined) throw new RoundRefused(`round ${round.roundId} has other features than this app expects: ${difference}`);
     const others = ownAttributes(spec).filter(({ name, declaration }) => this.#attributes.find((each) => each.name === name)?.declaration !== declaration);
     if (others.length > 0) {

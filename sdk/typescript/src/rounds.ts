@@ -54,8 +54,13 @@ export function hasSpec({ specText, specHash }: OpenRound, recorded: string): bo
   return false;
 }
 
-/** Describe how the features of a round differ from the expected ones. Return undefined if they do not. */
-export function describeDifference(expected: readonly Feature[], actual: readonly Feature[]): string | undefined {
+/**
+ * Describe how the features of a round differ from the expected ones. Return undefined if they do not.
+ *
+ * An app that expects no features takes all but a place: each finite number is then a valid value.
+ */
+export function describeDifference(expected: readonly Feature[] | undefined, actual: readonly Feature[]): string | undefined {
+  if (expected === undefined) return actual.some(({ coordinate }) => coordinate) ? "it has a place. Declare the features of the app: pass those of the dataset" : undefined;
   const names = (features: readonly Feature[]) => features.map(({ name }) => name);
   const [wanted, found] = [names(expected), names(actual)];
   const missing = wanted.filter((name) => !found.includes(name));

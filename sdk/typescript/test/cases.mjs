@@ -86,7 +86,7 @@ async function checkDevice({ Device, SfumatoError }, vector, newStore) {
   for (const call of vector.calls) {
     const service = new ScriptedService(...call.open.rounds);
     const entropy = new ReplayEntropy(call.entropy);
-    const device = new Device(service.options({ cap: vector.cap, store, entropy, acceptKeptReports: vector.accept_kept_reports, attributes: vector.attributes, capPerPeriod: vector.cap_per_period ?? undefined, now: () => 1000 * call.clock }));
+    const device = new Device(service.options({ cap: vector.cap, store, entropy, acceptKeptReports: vector.accept_kept_reports, features: vector.features ?? undefined, attributes: vector.attributes, capPerPeriod: vector.cap_per_period ?? undefined, now: () => 1000 * call.clock }));
     const result = await device.report(call.record).then((receipt) => ({ receipt }), (error) => ({ error }));
     if (call.error) {
       checkEqual([result.error instanceof SfumatoError, result.error?.code], [true, call.error]);

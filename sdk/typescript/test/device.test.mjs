@@ -229,6 +229,19 @@ test("a position has the values of latitude and longitude by name", async () => 
   assert.equal((await device().report(createPosition(48.2, 12.5))).outcome, "sent"); // a round of lon and lat
 });
 
+test("a round of places needs the features of the app, for every position", async () => {
+  const { features, calls } = loadVectors("devices").find(({ name }) => name === "a place is answered");
+  const report = (position, options) => {
+    const service = new ScriptedService(...calls[0].open.rounds);
+    return new Device(service.options({ store: new MemoryStore(), ...options })).report(position);
+  };
+  for (const position of [createPosition(-17.7, 178.5), createPosition(95, 178.5), createPosition(-17.7, 999)]) {
+    await assert.rejects(report(position), (error) => error instanceof RoundRefused && /Declare the features of the app/u.test(error.message));
+  }
+  assert.equal((await report(createPosition(-17.7, 178.5), { features })).outcome, "sent");
+  await assert.rejects(report(createPosition(95, 178.5), { features }), (error) => error.code === "point_invalid");
+});
+
 test("no error message contains a value", async () => {
   const secret = 48.858844;
   for (const record of [[secret], [secret, NaN], { lon: secret }, [secret, "48.858844"]]) {

@@ -170,6 +170,7 @@ const refusals = [
   ["a key that is not base64", { hpke_public_key: "?" }, InvalidSpec],
   ["no key", { hpke_public_key: null }, InvalidSpec],
   ["another id than listed", { id: "rnd_other" }, RoundRefused],
+  ["a place that the app does not declare", { spec: loadVectors("devices").find(({ name }) => name === "a place is answered").calls[0].open.rounds[0].spec }, RoundRefused],
 ];
 for (const [name, changes, type] of refusals) {
   test(`a round is refused for ${name}; nothing is sent or stored`, async () => {

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from audit.conformance import reference
+from sfumato.device import checks
 from sfumato.device.device import Device
 from sfumato.device.shuffled import ShuffledDevice
 from sfumato.device.store import FileStore
@@ -47,6 +48,10 @@ def send_before_storing() -> None:
     FileStore._save = lambda *_: None  # type: ignore[method-assign]
 
 
+def take_the_features_of_the_round() -> None:
+    checks._describe_difference = lambda *_: ""
+
+
 def read_text_as_numbers(call: Call) -> Call:
     record = call["record"]
     if isinstance(record, list):
@@ -83,6 +88,7 @@ FAULTS: dict[str, tuple[str, Callable[..., Any]]] = {
     "forget": ("the end of the process", forget),
     "replace_a_damaged_store": ("damaged store: half", replace_a_damaged_store),
     "send_before_storing": ("before it is sent", send_before_storing),
+    "take_the_features_of_the_round": ("a latitude is beyond the pole", take_the_features_of_the_round),
     "read_text_as_numbers": ("a value is text", read_text_as_numbers),
     "keep_the_outer_layer": ("another layer", keep_the_outer_layer),
     "trust_each_shuffler": ("another shuffler", trust_each_shuffler),

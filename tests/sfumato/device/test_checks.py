@@ -13,7 +13,7 @@ from sfumato.errors import InvalidPoint, InvalidSpec, RoundRefused
 from sfumato.privacy.accounting import NANO
 from sfumato.specs import PhaseEncoding, RoundSpec
 from sfumato.specs.attributes import Categorical, Numeric
-from tests.sfumato.scripted import FEATURES, RECORD, ScriptedService, open_round
+from tests.sfumato.scripted import FEATURES, RECORD, ScriptedService, open_round, place_spec
 
 PLAN = Categorical("plan", ["free", "pro"], use="cluster")
 AGE = Numeric("age", [0, 18, 120])
@@ -122,6 +122,31 @@ class TestDeclaredAttributes:
     def test_have_unique_names(self) -> None:
         with pytest.raises(InvalidSpec, match="'plan' occurs twice"):
             ScriptedService().device(attributes=[PLAN, replace(PLAN, values=("free", "gold"))])
+
+
+class TestPlaces:
+    @pytest.mark.parametrize("latitude", [60.0, 90.5, -1e300])
+    @pytest.mark.parametrize("longitude", [10.0, 360.5])
+    def test_that_the_app_does_not_declare_are_refused_for_each_record(self, latitude: float, longitude: float) -> None:
+        service, store = ScriptedService(open_round(spec=place_spec())), MemoryStore()
+        with pytest.raises(RoundRefused, match="Declare the features of the app: pass those of the dataset"):
+            service.device(store=store).report({"latitude": latitude, "longitude": longitude})
+        assert (service.sent, store.read("ds_1")) == ([], Memory())
+
+    def test_of_the_app_are_answered_and_other_degrees_are_refused(self) -> None:
+        service = ScriptedService(open_round(spec=place_spec()))
+        device = service.device(features=place_spec().features)
+        with pytest.raises(InvalidPoint, match="latitude must be from -90 to 90 degrees"):
+            device.report({"latitude": 90.5, "longitude": 10})
+        assert device.report({"latitude": 60, "longitude": 10}).outcome == "sent"
+
+    def test_are_compared_with_features_of_the_app_that_are_no_place(self) -> None:
+        plain = [replace(each, coordinate=None) for each in place_spec().features]
+        for latitude in (60.0, 90.5):
+            service = ScriptedService(open_round(spec=place_spec()))
+            with pytest.raises(RoundRefused, match="the shape of latitude, longitude differ"):
+                service.device(features=plain).report({"latitude": latitude, "longitude": 10})
+            assert service.sent == []
 
 
 class TestFeatures:

@@ -17,11 +17,11 @@ from sfumato.device.sealing import (
     unwrap,
 )
 from sfumato.device.shuffled import ShuffledDevice
-from sfumato.device.store import MemoryStore
+from sfumato.device.store import Memory, MemoryStore
 from sfumato.errors import CapExceeded, InvalidSpec, RoundRefused, SfumatoError, Unreachable
 from sfumato.specs import to_wire
 from sfumato.transport.batches import generate_signing_key_pair
-from tests.sfumato.scripted import RECORD, refusal, round_spec
+from tests.sfumato.scripted import RECORD, place_spec, refusal, round_spec
 from tests.shuffler.parties import KEYS, published
 
 PRIVATE, PUBLIC = generate_signing_key_pair()
@@ -150,6 +150,13 @@ class TestRefusals:
         with pytest.raises(error):
             shuffler.device(store).report(RECORD)
         assert (shuffler.sent, store.read("ds_1").memos) == ([], {})
+
+    @pytest.mark.parametrize("record", [[3.5, 7.5], [95, 7.5]])
+    def test_of_an_undeclared_place_do_not_depend_on_the_record(self, record: list[float]) -> None:
+        shuffler, store = Shuffler({"rnd_1": published(spec=to_wire(place_spec()))}), MemoryStore()
+        with pytest.raises(RoundRefused, match="Declare the features of the app"):
+            shuffler.device(store).report(record)
+        assert (shuffler.sent, store.read("ds_1")) == ([], Memory())
 
     def test_of_the_cap_count_the_local_epsilon(self) -> None:
         with pytest.raises(CapExceeded):

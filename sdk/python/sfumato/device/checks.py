@@ -39,7 +39,7 @@ class Supported:
     Attributes
     ----------
     features : tuple of Feature or None
-        Features of its records; None supports all.
+        Features of its records; None supports all that are no place.
     attributes : tuple of Attribute
         Attributes that it reports, with their values or bins.
     keeps_reports : bool
@@ -64,8 +64,7 @@ class Supported:
 
     def cost_nano(self, open_round: OpenRound, spec: RoundSpec) -> int:
         """Return the cost of a round from its published thresholds. Raise RoundRefused if it must not be answered."""
-        if self.features is not None and spec.features != self.features:
-            difference = _describe_difference(self.features, spec.features)
+        if difference := _describe_difference(self.features, spec.features):
             raise RoundRefused(f"{open_round.round_id} has features that this app does not support: {difference}")
         if other := _find_undeclared(spec, self.attributes):
             raise RoundRefused(
@@ -117,8 +116,16 @@ def _read_by_device(attribute: Attribute) -> Attribute:
     return replace(attribute, unit="")
 
 
-def _describe_difference(expected: Sequence[Feature], actual: Sequence[Feature]) -> str:
-    """Return how the features of a round differ from the expected ones, which they do."""
+def _describe_difference(expected: tuple[Feature, ...] | None, actual: tuple[Feature, ...]) -> str:
+    """Return how the features of a round differ from the expected ones; empty if they do not.
+
+    An app that expects no features takes all but a place: each finite number is then a valid value.
+    """
+    if expected is None:
+        is_place = any(each.coordinate for each in actual)
+        return "it has a place. Declare the features of the app: pass those of the dataset" if is_place else ""
+    if expected == actual:
+        return ""
     wanted, found = [each.name for each in expected], [each.name for each in actual]
     missing = ", ".join(name for name in wanted if name not in found)
     added = ", ".join(name for name in found if name not in wanted)

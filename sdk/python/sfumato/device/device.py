@@ -88,7 +88,9 @@ class Device:
         "week", "month", "quarter" or "year" in UTC. The device counts by its own clock, and its periods never go
         back. Without it, a service can spend the whole cap in a day.
     features : sequence of Feature, optional
-        The features that the app supports. The device rejects rounds with other features or bounds.
+        The features that the app supports, as the dataset has them. The device rejects rounds with other features or
+        bounds. Without them, it rejects rounds with a place on Earth, for every record. It refuses degrees that are no
+        place, so a service could otherwise call a feature a latitude and learn whether its value is beyond 90.
     attributes : sequence of Attribute
         The attributes that the app reports, as the dataset declares them. The device rejects rounds that need others,
         or that declare them otherwise, for every record. So a service cannot learn whether a value is in another

@@ -83,7 +83,9 @@ internal class OpenRound(val roundId: String, val collectionId: String, val epsi
  * @param datasetId Dataset that receives the reports.
  * @param cap Largest epsilon that this device spends on the dataset, set by the user, in [1e-6, 32] with at most nine decimals.
  * @param store Storage for the memory of the device.
- * @param features Features that the app expects. The device refuses a round with other features or bounds.
+ * @param features Features that the app expects, as the dataset has them. The device refuses a round with other features or
+ *   bounds. Without them, it refuses rounds with a place on Earth, for every record. It refuses degrees that are no place, so
+ *   a service could otherwise call a feature a latitude and learn whether its value is beyond 90.
  * @param attributes The attributes that the app reports, as the dataset declares them. The device refuses rounds that need
  *   others, or that declare them otherwise, for every record. So a service cannot learn whether a value is in another
  *   vocabulary. With attributes, a record is a NamedRecord with their values, too.
@@ -284,7 +286,7 @@ public open class Device(
 
     /** Compute the cost of a round in nano-epsilon. Throw RoundRefused if the device does not accept the round. */
     internal open fun computeRoundCost(round: OpenRound, spec: RoundSpec): BigInteger {
-        val difference = features?.let { describeDifference(it, spec.features) }
+        val difference = describeDifference(features, spec.features)
         if (difference != null) throw RoundRefused("round ${round.roundId} has other features than this app expects: $difference")
         val declarations = attributes.associate { it.name to it.declaration }
         val others = spec.attributes.filter { declarations[it.name] != it.declaration }.map { it.name }
@@ -364,8 +366,16 @@ private fun selectOutcome(rounds: List<RoundOutcome>, isOpen: Boolean): Outcome 
     return listOf(Outcome.SENT, Outcome.TOO_LATE, Outcome.ALREADY_ANSWERED, Outcome.NOT_SELECTED).first { it in outcomes }
 }
 
-/** Describe how the features of a round differ from the expected ones. Return null if they do not. */
-private fun describeDifference(expected: List<Feature>, actual: List<Feature>): String? {
+/**
+ * Describe how the features of a round differ from the expected ones. Return null if they do not.
+ *
+ * An app that expects no features takes all but a place: each finite number is then a valid value.
+ */
+private fun describeDifference(expected: List<Feature>?, actual: List<Feature>): String? {
+    if (expected == null) {
+        val isPlace = actual.any { it.coordinate != null }
+        return if (isPlace) "it has a place. Declare the features of the app: pass those of the dataset" else null
+    }
     val (wanted, found) = listOf(expected, actual).map { features -> features.map { it.name } }
     val parts = listOf("it lacks" to wanted - found.toSet(), "it also has" to found - wanted.toSet())
     return when {

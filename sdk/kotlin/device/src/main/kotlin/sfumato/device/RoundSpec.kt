@@ -112,7 +112,7 @@ private fun <T> readTagged(kinds: Map<String, (Map<*, *>) -> T>, name: String, v
     return read(wire)
 }
 
-private fun readFeature(value: Any?): Feature {
+internal fun readFeature(value: Any?): Feature {
     val wire = asObject(value, "a feature")
     checkKeys(wire, "Feature", listOf("name", "lower", "upper"), listOf("unit", "periodic", "coordinate"))
     val name = wire["name"] as? String ?: throw InvalidSpec("the name of a feature must be text")

@@ -75,6 +75,11 @@ class BehavioursTest {
     }
 
     @Test
+    fun `a round of places needs the features of the app for every record`() {
+        checkPlaces()
+    }
+
+    @Test
     fun `a round with another declaration of an attribute is refused for each value`() {
         checkDeclaredAttributes()
     }
@@ -295,6 +300,26 @@ private fun checkUnexpectedFeatures() {
     for (cap in listOf("", "x", "0", "-1", "33", "1e-7", "0.0000000001", "NaN", "1e9999")) {
         expectThrown<InvalidSpec> { Device("http://service.example", "sfk", "ds_1", cap, MemoryStore()) }
     }
+}
+
+private fun checkPlaces() {
+    val place = listOf(
+        Feature("latitude", 58.0, 71.2, "degrees", coordinate = "latitude"),
+        Feature("longitude", 5.0, 31.2, "degrees", coordinate = "longitude"),
+    )
+    val wire = place.joinToString { """{"name":"${it.name}","lower":${it.lower},"upper":${it.upper},"unit":"degrees","coordinate":"${it.name}"}""" }
+    val open = OPEN.replace("""{"name":"x","lower":0,"upper":1}""", wire).replace("""{"type":"grid","cells":[4]}""", """{"type":"grid","cells":[2,2]}""")
+    fun report(features: List<Feature>?, latitude: Double): Receipt {
+        val service = ScriptedService(readJson(open))
+        val device = Device("http://service.example", "sfk_device", "ds_1", "2", MemoryStore(), features, transport = service)
+        return device.report(PositionRecord(latitude, 10.0))
+    }
+    for (latitude in listOf(60.0, 95.0)) {
+        val error = expectThrown<RoundRefused> { report(null, latitude) }
+        checkEqual("Declare the features of the app" in error.message!!, true)
+    }
+    checkEqual(report(place, 60.0).outcome, Outcome.SENT)
+    expectThrown<InvalidPoint> { report(place, 95.0) }
 }
 
 private fun checkDeclaredAttributes() {

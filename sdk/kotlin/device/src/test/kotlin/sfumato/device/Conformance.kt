@@ -31,11 +31,6 @@ private fun readNumber(value: Any?): Double = when (value) {
     else -> throw InvalidPoint("the type of a value")
 }
 
-private fun readFeature(value: Any?): Feature {
-    val wire = value as Map<*, *>
-    return Feature(wire["name"] as String, readNumber(wire["lower"]), readNumber(wire["upper"]))
-}
-
 private fun perturb(call: Map<*, *>): Map<String, Any?> {
     val spec = readRoundSpec(call["spec"])
     val entropy = ReplayEntropy(call["entropy"] as String)
