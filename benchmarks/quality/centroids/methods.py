@@ -13,6 +13,7 @@ from benchmarks.quality.runs import Kind, Method, by_name
 from benchmarks.quality.scores import best_k_means, nearest
 from clustering.centroids.fuzzy_cmeans import Rule
 from clustering.registry import PLANS, start
+from clustering.rounds.outside import counting_outside
 from clustering.rounds.plan import Collected, drive
 from clustering.rounds.tally import keeps_vectors, noise_of
 from clustering.simulate import SeededEntropy, collect
@@ -45,10 +46,11 @@ def run_plan(params: Algorithm, points: Points, seed: int) -> tuple[ClusterModel
     features = tuple(Feature(f"x{i + 1}", 0.0, 1.0) for i in range(points.shape[1]))
     devices = _Devices(points, SeededEntropy(seed))
     began = time.process_time()
-    model = drive(start(params, features, len(points)), devices.report)
+    plan = counting_outside(start(params, features, len(points)), opens_counting=False, may_clip=False)
+    model = drive(plan, devices.report)
     seconds = time.process_time() - began - devices.seconds
     assert model.centroids is not None  # label maps publish them too
-    of = model.memberships
+    of = model.soft
     rule = Rule(of.distance, of.m, of.sigma0) if isinstance(of, FuzzyMemberships) else None
     array, reports = devices.vectors(seed)
     return model, Found(model.centroids, model.assign(points), seconds, devices.seconds, array, reports, rule)
