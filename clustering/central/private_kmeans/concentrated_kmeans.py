@@ -52,7 +52,7 @@ UNCLEAR_MEAN = 1.5  # squared norm of the mean, in expected squares of its noise
 WIDER, WIDER_UNPROJECTED = 1.15, 1.1  # radius of the products over that of the mean; see `find_ball`
 ISOTROPIC = 0.3  # least variance along a direction, in mean variances
 OUTSIDE = 0.02  # least variance outside the projection, as a share of the variance
-BOX_SIDE, BOX_LIMIT = 2.5, 1.05  # half side of the tree's root in deviations, and its limit in radii
+BOX_SIDE, BOX_LIMIT = 1.75, 1.05  # half side of the tree's root in deviations, and its limit in radii
 
 ROUNDS = 6
 ROUND = (37, 26, 37)  # weights of a repair round's cost for sums, counts and products
@@ -325,11 +325,56 @@ def _find_subspace(block: ConcentratedBlock, ball: Ball, total: int) -> Subspace
     (products,) = block.moments(ball.place, radii, Rho(seconds=cost), "products", WholeBox()).seconds
     m = min(PROJECTED, d) if is_partial else d
     values, vectors = eigh(products, subset_by_index=[d - m, d - 1])
-    variance = max(float(np.trace(products)), _TINY) / ball.n_records
-    noise = block.moment_deviation(cost) * ball.radius**2 * sqrt(d) if is_partial else 0.0
-    variances = np.maximum((values[::-1] - noise) / ball.n_records, max(ISOTROPIC * variance / d, _TINY))
+    total_square = max(float(np.trace(products)), _TINY)
+    variance = total_square / ball.n_records
+    squares = values[::-1]
+    if is_partial:
+        noise = block.moment_deviation(cost) * ball.radius**2 / sqrt(2)  # standard deviation of an off-diagonal element
+        squares = estimate_squares_along(squares, total_square, d, noise)
+    variances = np.maximum(squares / ball.n_records, max(ISOTROPIC * variance / d, _TINY))
     outside = max(variance - float(variances.sum()), OUTSIDE * variance) if is_partial else 0.0
     return Subspace(make_projection(ball.place[0], vectors[:, ::-1]), variances, outside)
+
+
+def estimate_squares_along(
+    eigenvalues: NDArray[np.float64], trace: float, n_features: int, noise: float
+) -> NDArray[np.float64]:
+    """Return the sums of squares along the first eigenvectors of a noisy matrix.
+
+    Noise adds to the largest eigenvalues and turns their vectors away. Let theta be the excess of a direction's sum of
+    squares over the mean of the others, n the number of features, and s the noise of an element. The eigenvalue then
+    has an excess of theta + n s^2 / theta. Along its vector, the excess is (1 - n s^2 / theta^2) theta
+    (Benaych-Georges and Nadakuditi 2011, section 3.1). An eigenvalue with an excess of at most 2 sqrt(n) s shows no
+    direction. From there on, the mean of what is left is returned.
+
+    Parameters
+    ----------
+    eigenvalues : ndarray of shape (m,)
+        The largest ones, in descending order.
+    trace : float
+        Positive.
+    n_features : int
+        At least m.
+    noise : float
+        Standard deviation of an element off the diagonal.
+
+    Returns
+    -------
+    ndarray of shape (m,)
+        Not negative.
+    """
+    squares, left = np.empty(len(eigenvalues)), trace
+    edge = 2 * sqrt(n_features) * noise
+    for place, value in enumerate(eigenvalues):
+        mean = left / (n_features - place)
+        excess = float(value) - mean
+        if excess <= edge:
+            squares[place:] = mean
+            break
+        theta = (excess + sqrt(excess**2 - edge**2)) / 2
+        squares[place] = mean + theta - n_features * noise**2 / theta
+        left = max(left - float(squares[place]), 0.0)
+    return squares
 
 
 def _repair(block: ConcentratedBlock, start: Clusters, costs: Sequence[Rho], n_clusters: int) -> Step:

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 from clustering.central.cells import Cells, from_places
 from clustering.central.gaussian_block import ConcentratedBlock, Rho
-from clustering.central.private_kmeans.private_lloyd import LEAST_OF_FORMER, SHRINKAGE, trust_moves
+from clustering.central.private_kmeans.private_lloyd import LEAST_OF_FORMER, trust_moves
 from clustering.central.private_kmeans.repair import Clusters, Step, choose_radii, mix_variances
 
 RADIUS = 1.25  # smallest radius in few features, in root mean square distances
@@ -16,6 +16,7 @@ NORM_DEVIATION = 0.7  # standard deviation of the norm of normal residuals, in r
 SPREAD_PRIOR = 0.5  # prior deviation of clusters' mean squares, in the mean square of all records
 SPREAD_RANGE = (0.1, 6.0)  # limits of clusters' mean squares after a move, in their mean
 LEAST_SPREAD = 0.02  # least mean of these, as a share of the mean square of all records before the move
+SHRINKAGE = 0.4  # share of the remaining noise variance by which centres shrink to their mean
 VOTES = 3  # iterations of the weights in `shrink_to_mean`
 
 _TINY = 1e-12
@@ -85,8 +86,9 @@ def shrink_to_mean(
 ) -> NDArray[np.float64]:
     """Shrink centres to their mean by their remaining noise.
 
-    The spread of the true centres is a mean over clusters with weights that fall with the noise. In a plain
-    mean, one near-empty cluster could outweigh all others and collapse the centres.
+    Moves are shrunk by their noise before. So the centres are as far apart as the true ones or less, and no noise is
+    subtracted from their spread. It is a mean over clusters with weights that fall with the noise. In a plain mean, one
+    near-empty cluster could outweigh all others and collapse the centres.
 
     Parameters
     ----------
@@ -100,8 +102,8 @@ def shrink_to_mean(
         return centres
     mean = masses / masses.sum() @ centres
     squares, left = ((centres - mean) ** 2).sum(axis=1), SHRINKAGE * noise
-    between = least = float(np.median(squares)) + _TINY
+    between = float(np.median(squares)) + _TINY
     for _ in range(VOTES):
         weights = masses / (between + left) ** 2
-        between = max(float(weights @ (squares - left) / weights.sum()), 1e-3 * least)
+        between = float(weights @ squares / weights.sum()) + _TINY
     return np.asarray(mean + (centres - mean) * (between / (between + left))[:, None])

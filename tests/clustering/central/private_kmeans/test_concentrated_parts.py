@@ -186,6 +186,12 @@ class TestFullSteps:
         assert np.abs(shrunk[4] - shrunk.mean(axis=0)).max() < 1
         assert shrink_to_mean(TRUE[:1], np.ones(1), np.ones(1)).tolist() == TRUE[:1].tolist()
 
+    def test_noise_is_not_subtracted_from_shrunk_centres(self) -> None:
+        """The moves were shrunk before, so centres no further apart than their noise keep most of their distance."""
+        centres, noise = np.array([[-1.0, 0.0], [1.0, 0.0]]), np.ones(2)
+        assert shrink_to_mean(centres, np.ones(2), noise) == pytest.approx(centres / 1.4)
+        assert shrink_to_mean(np.zeros((2, 2)), np.ones(2), np.zeros(2)).tolist() == np.zeros((2, 2)).tolist()
+
 
 class TestBall:
     def test_contains_most_records(self) -> None:
@@ -211,3 +217,27 @@ class TestBall:
         assert abs(subspace.projection.basis[3, 0]) > 0.99 * (1 << 16)
         assert subspace.variances[0] == pytest.approx(0.0101, rel=0.1)
         assert subspace.outside < 0.01
+
+
+class TestSquaresAlong:
+    """Sums of squares along eigenvectors of a matrix with noise."""
+
+    @pytest.mark.parametrize("spikes", [(), (9.0,), (9.0, 6.0, 3.0), (0.5,)])
+    def test_are_those_of_the_matrix_without_noise(self, spikes: tuple[float, ...]) -> None:
+        """Noise of .05 has eigenvalues up to 2: those of 9, 6 and 3 stand out, one of .5 does not."""
+        d, noise, rng = 400, 0.05, np.random.default_rng(7)
+        squares = np.full(d, 1.0)
+        squares[: len(spikes)] += spikes
+        upper = np.triu(rng.normal(0.0, noise, (d, d)), 1)
+        noisy = np.diag(squares + rng.normal(0.0, noise * sqrt(2), d)) + upper + upper.T
+        values, vectors = np.linalg.eigh(noisy)
+        along = np.sum(vectors[:, -16:] ** 2 * squares[:, None], axis=0)[::-1]
+        found = concentrated_kmeans.estimate_squares_along(values[:-17:-1], float(np.trace(noisy)), d, noise)
+        assert found == pytest.approx(along, rel=0.06)
+
+    def test_are_the_eigenvalues_without_noise(self) -> None:
+        values = np.array([5.0, 3.0, 2.0, 2.0])
+        assert concentrated_kmeans.estimate_squares_along(values, 14.0, 5, 0.0) == pytest.approx(values)
+
+    def test_are_not_negative_where_noise_exceeds_the_trace(self) -> None:
+        assert np.all(concentrated_kmeans.estimate_squares_along(np.array([9.0, 1.0]), 1e-12, 4, 0.1) >= 0.0)
