@@ -109,7 +109,7 @@ sdk-typescript: ## Build, test and pack the TypeScript SDK into build/sdks (need
 	@mkdir -p build/sdks
 	cd sdk/typescript && npm pack --ignore-scripts --pack-destination ../../build/sdks
 
-sdks: build/sdks/.ready ## Generate and check the Kotlin, Swift and Python clients and the Kotlin device (needs Java 17 and Maven); ARGS="--only java go"
+sdks: build/sdks/.ready ## Generate the Kotlin, Swift and Python clients, and check the Kotlin device (needs Java 17 and Maven); ARGS="--only java go" also compiles
 	@sh tools/preflight.sh java mvn
 	build/sdks/.venv/bin/python tools/sdks.py $(ARGS)
 
