@@ -52,9 +52,10 @@ test-collect: $(READY) ## Import and compile all test modules without running a 
 test-check: $(READY) ## Run the tests of .ci/run: the fast ones and a few slow ones
 	$(PYTEST) -m "not release and not image" $(foreach test,$(CHECKED_SLOW),--slow-in $(test)) $(ARGS)
 
-check-release: $(READY) ## Run what .ci/run leaves out: the audit of all sound forms, the image, all slow tests
+check-release: $(READY) ## Run what .ci/run leaves out: the whole audit, the image, all slow tests
 	@sh tools/preflight.sh chromium git go java javac mvn nginx node npm pgbouncer promtool
 	$(BIN)/sfumato audit --quick
+	$(BIN)/sfumato audit --quick --planted
 	$(MAKE) image
 	$(PYTEST) -m "slow or release" $(ARGS)
 

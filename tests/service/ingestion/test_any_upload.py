@@ -222,7 +222,7 @@ class TestEncodings:
 
     @pytest.mark.parametrize("n_bytes", [(1 << 20) - 1, 1 << 20, (1 << 20) + 1, 5 << 20])
     def test_of_large_bodies_arrive_whole(self, dataset: Dataset, n_bytes: int) -> None:
-        shape = ((n_bytes - 2) // 32, 32)  # such as 7.03…5
+        shape = ((n_bytes - 2) // 32, 32)  # a number such as 7.03…5
         rows = np.random.default_rng(1).integers(ord("0"), ord("9") + 1, shape, dtype=np.uint8)
         rows[:, 1], rows[:, -1] = ord("."), ord("\n")
         body = (b"x\n" + rows.tobytes()[:-1]).ljust(n_bytes - 1, b"0") + b"\n"
