@@ -39,7 +39,7 @@ test-slow: $(READY) ## Run the slow tests: faults, browsers, servers, contract
 	$(PYTEST) -m "slow and not release" $(ARGS)
 
 # The slow tests of .ci/run: each page of the console, each kind of fault, SIGKILL of each process, and the contract.
-CHECKED_SLOW := tests/browser/test_console_walk.py tests/contract tests/sdks/test_conformance.py tests/sdks/test_generated_client.py \
+CHECKED_SLOW := tests/browser/test_console_walk.py tests/contract tests/sdks/test_conformance.py \
 	tests/sdks/test_typescript.py::TestOnNode::test_its_tests_pass tests/shuffler \
 	tests/service/http/test_mount.py tests/service/http/test_nginx.py tests/service/test_side_channels_records.py tests/test_blocks.py tests/faults/test_central.py tests/faults/test_every_plan.py tests/faults/test_sigkill.py \
 	tests/faults/test_uploads.py \
