@@ -39,9 +39,10 @@ http {{
 LINK = re.compile(r'(?:href|src|action|hx-get|hx-post|data-[a-z]+)="(/[^"]*)"')
 
 
-@pytest.fixture(params=["removes the path", "keeps the path"])
-def mounted(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Running]]:
+@pytest.fixture(params=["removes the path", "keeps the path"], scope="module")
+def mounted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Running]]:
     """Return the public URL of a gateway behind nginx, and the gateway."""
+    tmp_path = tmp_path_factory.mktemp("mounted")
     program = shutil.which("nginx") or "/usr/sbin/nginx"
     assert Path(program).exists(), "no nginx: install Debian's package nginx-light"
     port, gateway = free_port(), free_port()
