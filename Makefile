@@ -9,7 +9,7 @@ BIN := .venv/bin
 READY := .venv/.ready
 
 .DELETE_ON_ERROR:
-.PHONY: help demo demo-production serve audit test test-slow test-collect test-check check-release browser lint format openapi openapi-check openapi-breaking openapi-lint sbom sbom-check image sdks sdk-typescript docs bench speed load peers-lock faults lock clean
+.PHONY: help demo demo-production demo-check serve audit test test-slow test-collect test-check check-release browser lint format openapi openapi-check openapi-breaking openapi-lint sbom sbom-check image sdks sdk-typescript docs bench speed load peers-lock faults lock clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  make %-16s %s\n", $$1, $$2}' Makefile
@@ -19,6 +19,10 @@ demo: $(READY) ## Find clusters in 200,000 perturbed device reports, through a r
 
 demo-production: $(READY) ## Run the demo on PostgreSQL and Redis, and kill one of two gateways and one of two workers
 	@$(BIN)/sfumato demo --production $(ARGS)
+
+demo-check: $(READY) ## Run the demo of demo-production as a new user does, and check its summary
+	@$(BIN)/sfumato demo --production --json > .venv/demo.txt || { cat .venv/demo.txt; exit 1; }
+	@tail -n 1 .venv/demo.txt | $(BIN)/python tools/check_demo.py --production
 
 serve: $(READY) ## Run the service on this machine: gateway, worker, SQLite under .sfumato
 	@$(BIN)/sfumato serve $(ARGS)
