@@ -3,9 +3,9 @@
 Run by `make sdks`, in an environment with openapi/generators/requirements.lock. Every warning of a generator or the
 compiler is an error, except the known ones below.
 
-All Kotlin and Swift files are parsed. Maven compiles the Kotlin client and the Kotlin device, and the device must pass
-the conformance kit. `--only java go` generates and compiles the clients of backends. The tests in `tests/sdks` generate
-the Python, Kotlin, Java and Go clients and call a service with them.
+All Kotlin and Swift files are parsed. Maven compiles and tests the Kotlin device, and the device must pass the
+conformance kit. `--only kotlin java go` generates these clients and compiles them. The tests in `tests/sdks` do so for
+Python, Kotlin, Java and Go, and call a service with the clients.
 """
 
 import argparse
@@ -17,7 +17,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import openapi_python_client  # type: ignore[import-not-found,unused-ignore]
@@ -29,7 +28,8 @@ ROOT = Path(__file__).parents[1]
 BUILD = ROOT / "build" / "sdks"
 GENERATORS = ROOT / "openapi" / "generators"
 DESCRIPTION = ROOT / "openapi" / "openapi.json"
-SHORT_JVM = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"  # a compilation of a minute takes less processor time so
+# A program that runs for a minute takes less processor time without the second compiler of the JVM.
+SHORT_JVM = {"JAVA_TOOL_OPTIONS": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
 DEVICE = ROOT / "sdk" / "kotlin" / "device"
 
 GRAMMARS: dict[str, Callable[[], object]] = {"kotlin": tree_sitter_kotlin.language, "swift": tree_sitter_swift.language}
@@ -69,7 +69,8 @@ def generate(language: str, build: Path) -> list[str]:
     program = Path(sys.executable).with_name("openapi-generator-cli")
     command = [str(program), "generate", "--config", str(GENERATORS / f"{language}.yaml")]
     command += ["--input-spec", str(DESCRIPTION), "--output", str(build / language)]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    environment = os.environ | SHORT_JVM
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     output = done.stdout + done.stderr
     if done.returncode != 0:
         sys.exit(f"the generator failed for {language}:\n{output[-3000:]}")
@@ -166,7 +167,7 @@ def _first_error(node: tree_sitter.Node) -> int:
 def build_with_maven(directory: Path, *arguments: str) -> list[str]:
     """Build a Maven module. Return the end of the output if it fails. Each warning of the compiler is an error."""
     command = ["mvn", "--batch-mode", "--no-transfer-progress", *arguments]
-    environment = os.environ | {"MAVEN_OPTS": f"{os.environ.get('MAVEN_OPTS', '')} {SHORT_JVM}"}
+    environment = os.environ | SHORT_JVM
     began = time.monotonic()
     done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
     _print(f"{directory.parent.name}/{directory.name}: mvn {' '.join(arguments)} took {time.monotonic() - began:.0f} s")
@@ -178,9 +179,12 @@ def check_conformance() -> list[str]:
     target = DEVICE / "target"
     classes = os.pathsep.join(map(str, (target / "classes", target / "test-classes", target / "lib" / "*")))
     kit = [str(ROOT / ".venv" / "bin" / "sfumato"), "conformance", "--"]
-    command = [*kit, "java", "-XX:TieredStopAtLevel=1", "-cp", classes, "sfumato.device.ConformanceKt"]
-    done = subprocess.run(command, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False)
-    lines = (done.stdout + done.stderr).splitlines()
+    command = [*kit, "java", "-cp", classes, "sfumato.device.ConformanceKt"]
+    environment = os.environ | SHORT_JVM
+    done = subprocess.run(
+        command, env=environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, check=False
+    )
+    lines = (done.stderr + done.stdout).splitlines()
     _print(f"kotlin device: {lines[-1] if lines else 'no output'}")
     return [] if done.returncode == 0 else lines or ["the kit printed nothing"]
 
@@ -192,8 +196,8 @@ def _print(line: str) -> None:
 def main() -> int:
     """Generate and check the clients. Return 1 if there is a problem."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--no-compiler", action="store_true", help="Compile neither Kotlin nor Java.")
-    parser.add_argument("--only", nargs="+", choices=LANGUAGES, help="Generate these clients only, and no device.")
+    help_of_only = "Generate and compile these clients only, and no device."
+    parser.add_argument("--only", nargs="+", choices=LANGUAGES, help=help_of_only)
     parser.add_argument("--into", type=Path, default=BUILD, metavar="DIR", help="Directory of the clients.")
     arguments = parser.parse_args()
     build: Path = arguments.into.absolute()
@@ -211,12 +215,11 @@ def main() -> int:
         _print(f"{language}: {len(sources)} files generated")
     if "go" in languages:
         problems += generate_go(build)
-    if not arguments.no_compiler:
-        problems += [] if arguments.only else build_with_maven(DEVICE, "package")
-        with ThreadPoolExecutor() as threads:  # after the device, because two builds cannot fill one repository
-            clients = threads.submit(compile_clients, [each for each in ("kotlin", "java") if each in languages], build)
-            problems += [] if arguments.only or problems else check_conformance()
-            problems += clients.result()
+    if arguments.only:
+        problems += compile_clients([each for each in ("kotlin", "java") if each in languages], build)
+    else:
+        problems += build_with_maven(DEVICE, "package")
+        problems += [] if problems else check_conformance()
     _print("\n".join(problems) if problems else "no problems")
     return 1 if problems else 0
 

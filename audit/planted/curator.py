@@ -283,23 +283,23 @@ LEAKS: tuple[Leak, ...] = (
     Leak("noise at 70 %", "squares, replay", _replay(_BISECTIONS, NoiseAt70)),
     Leak("noise at 70 %", "concentrated block, replay", _replay(_BLOCK, GaussianAt70)),
     *(
-        Leak("noise at 70 %", f"{probe}, black box", _probe_block(probe, GaussianAt70))
+        Leak("noise at 70 %", f"curator: {probe}", _probe_block(probe, GaussianAt70))
         for probe in gaussian_blocks.PROBES
     ),
     Leak("added variance at 70 %", "concentrated block, replay", _replay(_BLOCK, AddedVarianceAt70)),
     Leak("sensitivity of a swap", "concentrated block, replay", _replay(_BLOCK, SwapSensitivity)),
-    Leak("sensitivity of a swap", "block: products, black box", _probe_block("block: products", SwapSensitivity)),
+    Leak("sensitivity of a swap", "curator: block: products", _probe_block("block: products", SwapSensitivity)),
     Leak("covariance unclipped", "concentrated block, replay", _replay(_BLOCK, UnclippedCovariance)),
     Leak("noise of one query halved", "concentrated block, replay", _replay(_BLOCK, OneQueryHalved)),
     Leak("user bound ignored", "concentrated block, replay", _replay(_BLOCK, UserBoundIgnored)),
     Leak("block at half its cost", "concentrated block, replay", _replay(_BLOCK, HalfChargedBlock)),
     *(
-        Leak("noise at 70 %", f"{probe}, black box", _probe(probe, NoiseAt70))
+        Leak("noise at 70 %", f"curator: {probe}", _probe(probe, NoiseAt70))
         for probe in curator_queries.PROBES
         if probe != "counts, lowest bit"
     ),
     Leak("noise sampled at 70 % of its stated scale", "sums and counts, replay", _replay(_STEPS, SamplesAt70)),
-    Leak("noise sampled at 70 % of its stated scale", "counts, black box", _probe("counts", SamplesAt70)),
+    Leak("noise sampled at 70 % of its stated scale", "curator: counts", _probe("counts", SamplesAt70)),
     Leak("sensitivity of uncentred data", "sums, replay", _replay(_STEPS, UncentredSums)),
     Leak("noise for the longest residual in the data", "sums, replay", _replay(_STEPS, LocalSensitivity)),
     Leak(
@@ -307,11 +307,11 @@ LEAKS: tuple[Leak, ...] = (
         "sums, replay",
         _replay(PrivateKmeans(4.0, 3), WideCircle, n_features=(5,), circles=(0, 2)),
     ),
-    Leak("float Laplace low bits", "counts, black box", _probe("counts, lowest bit", FloatNoise)),
+    Leak("float Laplace low bits", "curator: counts, lowest bit", _probe("counts, lowest bit", FloatNoise)),
     Leak("charge after the draw", "curator, replay", _replay(_STEPS, LateCharge)),
     Leak("answer not stored", "curator, replay", _replay(_STEPS, UnstoredAnswer)),
     Leak("user bound ignored", "curator, replay", _replay(_STEPS, UserBoundIgnored)),
-    Leak("user bound ignored", "counts, black box", _probe("counts of users", UserBoundIgnored)),
+    Leak("user bound ignored", "curator: counts of users", _probe("counts of users", UserBoundIgnored)),
     Leak("noise at half", "label map, replay", _replay(_MAP, NoiseAt50, MAP_FEATURES)),
     Leak("user bound ignored", "label map, replay", _replay(_MAP, UserBoundIgnored, MAP_FEATURES)),
     Leak("record counted in two cells", "counts, replay", _replay(_CELLS, OverlappingCells)),

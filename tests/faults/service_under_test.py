@@ -15,6 +15,7 @@ from uuid import uuid4
 
 import httpx
 import psutil
+import pytest
 
 from devservers.loopback import NO_TLS
 from models.database.engine import Database
@@ -23,6 +24,14 @@ from models.tables.identity import Scope
 
 ROOT = Path(__file__).parents[2]
 PATIENCE_SECONDS = 240.0
+
+
+def few_and_many_kills(database_kind: str) -> pytest.MarkDecorator:
+    """Run a test with three kills on this kind of database, and with 20 kills on each kind before a release."""
+    few = pytest.param(database_kind, 3, marks=pytest.mark.slow)
+    release = [pytest.mark.release, pytest.mark.timeout(2400)]
+    many = [pytest.param(kind, 20, marks=release) for kind in ("sqlite", "postgresql")]
+    return pytest.mark.parametrize(("database_kind", "n_kills"), [few, *many], indirect=["database_kind"])
 
 
 class ServiceUnderTest:

@@ -129,15 +129,18 @@ class TestKilledWorker:
 
     @pytest.mark.parametrize("whole", [False, True], ids=["child", "supervisor"])
     @pytest.mark.parametrize(
-        "moment",
+        ("database_kind", "moment"),
         [
+            pytest.param("postgresql", ("during", 2), marks=pytest.mark.slow),
+            pytest.param("sqlite", ("during", 2), marks=pytest.mark.release),
             *(
-                pytest.param(each, marks=pytest.mark.release)
+                pytest.param(kind, each, marks=pytest.mark.release)
+                for kind in ("sqlite", "postgresql")
                 for each in [("during", 0), ("before", 1), ("before", 2), ("before", 3), ("during", 3), ("after", 0)]
             ),
-            pytest.param(("during", 2), marks=pytest.mark.slow),
         ],
         ids=str,
+        indirect=["database_kind"],
     )
     def test_a_kill_near_a_concentrated_block_charges_it_once(
         self, archive: Archive, tmp_path: Path, moment: tuple[str, int], whole: bool

@@ -12,7 +12,6 @@ from typing import Any
 import httpx
 import numpy as np
 import psutil
-import pytest
 from sqlalchemy import func, select
 
 from clustering.rounds.counting import count
@@ -26,20 +25,12 @@ from models.tables.jobs import Result
 from models.tables.rounds import Round
 from sfumato.privacy.accounting import NANO
 from sfumato.specs import RoundSpec, round_spec_from_wire
-from tests.faults.service_under_test import ServiceUnderTest, service, wait_until
+from tests.faults.service_under_test import ServiceUnderTest, few_and_many_kills, service, wait_until
 from tests.workers.collection import packed_reports
 
 FEATURES = [{"name": "x", "lower": 0, "upper": 1}, {"name": "y", "lower": -5, "upper": 5}]
 ALGORITHM = {"type": "shifted_grid", "epsilon": 2, "clusters": 3}
 N_REPORTS = 2000  # reports per round of a job
-
-few_and_many = pytest.mark.parametrize(
-    "n_kills",
-    [
-        pytest.param(3, marks=pytest.mark.slow),
-        pytest.param(20, marks=[pytest.mark.release, pytest.mark.timeout(2400)]),
-    ],
-)
 
 
 def make_dataset(running: ServiceUnderTest) -> str:
@@ -115,7 +106,7 @@ def tally_of(spec: RoundSpec, reports: list[bytes]) -> Tally:
 
 
 class TestDuringIngest:
-    @few_and_many
+    @few_and_many_kills("sqlite")
     def test_every_acknowledged_report_counts_exactly_once(
         self, database_url: str, tmp_path: Path, n_kills: int
     ) -> None:
@@ -190,11 +181,11 @@ class TestDuringIngest:
 
 
 class TestDuringJobs:
-    @few_and_many
+    @few_and_many_kills("postgresql")  # two workers may compete for a lost job
     def test_every_job_ends_with_the_same_result(
         self, database_url: str, database_kind: str, tmp_path: Path, n_kills: int
     ) -> None:
-        n_workers = {"sqlite": 1, "postgresql": 2}[database_kind]  # two workers may compete for a lost job
+        n_workers = {"sqlite": 1, "postgresql": 2}[database_kind]
         chance = np.random.default_rng(100 + n_kills)
         with service(database_url, tmp_path, n_workers=n_workers) as running:
             dataset_ids = [make_dataset(running)]

@@ -8,13 +8,12 @@ from pathlib import Path
 
 import httpx
 import numpy as np
-import pytest
 from sqlalchemy import select
 
 from models import encryption
 from models.records import records
 from models.tables.datasets import RecordSegment
-from tests.faults.service_under_test import PATIENCE_SECONDS, ServiceUnderTest, service
+from tests.faults.service_under_test import PATIENCE_SECONDS, ServiceUnderTest, few_and_many_kills, service
 
 FEATURES = [{"name": "x", "lower": 0, "upper": 1}, {"name": "y", "lower": -5, "upper": 5}]
 N_RECORDS = 5_000  # records per upload
@@ -61,13 +60,7 @@ class UploadingCurator(threading.Thread):
                 time.sleep(0.02)
 
 
-@pytest.mark.parametrize(
-    "n_kills",
-    [
-        pytest.param(3, marks=pytest.mark.slow),
-        pytest.param(20, marks=[pytest.mark.release, pytest.mark.timeout(2400)]),
-    ],
-)
+@few_and_many_kills("sqlite")
 def test_every_upload_is_stored_completely_and_once(database_url: str, tmp_path: Path, n_kills: int) -> None:
     (tmp_path / encryption.KEY_FILE).write_text(encryption.encode_key(KEY))
     chance = np.random.default_rng(n_kills)

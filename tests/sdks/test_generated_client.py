@@ -19,7 +19,7 @@ from tests.sdks.generated_calls import DOCUMENT, Sent, calls
 from tests.sdks.packages import ROOT, generator, made_once, run
 from tests.service.api import Api
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.release]
 
 PACKAGE = "sfumato_api"  # the name in openapi/generators/python.yaml
 

@@ -9,7 +9,9 @@ from typing import Any
 import httpx
 import pytest
 
-from tests.service.api import Api, unknown
+from tests.service.api import SQLITE_BEFORE_RELEASE, Api, unknown
+
+pytestmark = SQLITE_BEFORE_RELEASE
 
 ROOT = Path(__file__).parents[2]
 PREFIXES = {

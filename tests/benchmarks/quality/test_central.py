@@ -20,6 +20,8 @@ from benchmarks.quality.pipeline import Benchmark, measured_row
 from benchmarks.quality.runs import Run
 from benchmarks.quality.scores import nearest, nicv
 
+pytestmark = pytest.mark.release
+
 
 @pytest.fixture(autouse=True, scope="module")
 def small():

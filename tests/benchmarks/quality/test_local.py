@@ -20,6 +20,8 @@ from benchmarks.quality.tables import number
 from clustering.metrics import adjusted_rand_index
 from sfumato.specs import LOCAL_ALGORITHMS
 
+pytestmark = pytest.mark.release
+
 FEW = ["--seeds", "2", "--epsilons", "1,4", "--sizes", "600", "--methods", "uniform_grid,LDPKmeans,k-means"]
 
 

@@ -16,6 +16,8 @@ from clustering.density.deconvolution import deconvolve
 from clustering.simulate import simulate
 from sfumato.specs import ShiftedGrid, UniformGrid
 
+pytestmark = pytest.mark.release
+
 SETTING = Setting(quick=True, turns=1, progress=lambda _: None)
 SMALL = Case(400, 3, 4, 0.05)
 

@@ -16,6 +16,8 @@ from benchmarks.speed.__main__ import GROUPS, QUICK_TURNS, main
 from benchmarks.speed.harness import results
 from benchmarks.speed.harness.measurement import Measurement, Setting, compare
 
+pytestmark = pytest.mark.release
+
 ROOT = Path(__file__).parents[3]
 
 

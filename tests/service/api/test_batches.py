@@ -444,6 +444,6 @@ class TestOpening:
         assert process.wait(60) == 0
 
 
-def test_gateway_loads_no_numba(http: httpx.Client) -> None:
+def test_gateway_loads_no_numba() -> None:
     code = "import service.app, sys; sys.exit('numba' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -15,13 +15,15 @@ from sfumato.api.parsers import parse_result
 from sfumato.device.bulk import pack, perturb_records
 from sfumato.model.category_maps import category_maps
 from sfumato.specs import round_spec_from_wire
-from tests.service.api import FEATURES, Api, refused
+from tests.service.api import FEATURES, SQLITE_BEFORE_RELEASE, Api, refused
 from tests.service.api.test_reported_profiles import PLAN, open_round, work
 from tests.service.api.test_series import EVERY_WEEK
 from tests.service.commands import connect_commands, run_command
 from tests.service.console.session import Console, words
 from tests.service.ingestion.test_report_labels import send
 from workers.job_runner import ClaimOutcome
+
+pytestmark = SQLITE_BEFORE_RELEASE
 
 N = 6_000
 FORMING = PLAN | {"values": ["free", "pro"], "missing": "refuse", "use": "cluster"}

@@ -10,11 +10,13 @@ from service.schemas.results import Result as ResultSchema
 from sfumato.api.parsers import parse_result
 from sfumato.device.bulk import pack, perturb_records
 from sfumato.specs import round_spec_from_wire
-from tests.service.api import Api, refused
+from tests.service.api import SQLITE_BEFORE_RELEASE, Api, refused
 from tests.service.api.test_category_maps import FORMING, REGION
 from tests.service.api.test_reported_profiles import open_round, work
 from tests.service.ingestion.test_report_labels import send
 from workers.job_runner import ClaimOutcome
+
+pytestmark = SQLITE_BEFORE_RELEASE
 
 N = 20_000
 ALGORITHM = {"type": "phase_sketch", "epsilon": 8, "clusters": 3, "slots": 256}

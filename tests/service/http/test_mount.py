@@ -39,14 +39,18 @@ http {{
 LINK = re.compile(r'(?:href|src|action|hx-get|hx-post|data-[a-z]+)="(/[^"]*)"')
 
 
-@pytest.fixture(params=["removes the path", "keeps the path"])
-def mounted(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, Running]]:
+REMOVES, KEEPS = "removes the path", "keeps the path"
+
+
+@pytest.fixture(params=[REMOVES, KEEPS], scope="module")
+def mounted(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, Running]]:
     """Return the public URL of a gateway behind nginx, and the gateway."""
+    tmp_path = tmp_path_factory.mktemp("mounted")
     program = shutil.which("nginx") or "/usr/sbin/nginx"
     assert Path(program).exists(), "no nginx: install Debian's package nginx-light"
     port, gateway = free_port(), free_port()
     url = f"http://127.0.0.1:{port}{MOUNT}"
-    end = "/" if request.param == "removes the path" else ""
+    end = "/" if request.param == REMOVES else ""
     text = CONFIGURATION.format(home=tmp_path, port=port, gateway=gateway, mount=MOUNT, end=end)
     (tmp_path / "nginx.conf").write_text(text)
     with running(tmp_path / "home", "serve", "--port", str(gateway), SFUMATO_PUBLIC_URL=url) as served:
@@ -68,6 +72,7 @@ def is_open(url: str) -> bool:
         return False
 
 
+@pytest.mark.parametrize("mounted", [pytest.param(REMOVES, marks=pytest.mark.release), KEEPS], indirect=True)
 def test_every_address_stays_below_the_path(mounted: tuple[str, Running]) -> None:
     url, served = mounted
     key = (served.home / "admin.key").read_text().strip()

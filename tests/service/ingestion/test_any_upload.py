@@ -222,10 +222,13 @@ class TestEncodings:
 
     @pytest.mark.parametrize("n_bytes", [(1 << 20) - 1, 1 << 20, (1 << 20) + 1, 5 << 20])
     def test_of_large_bodies_arrive_whole(self, dataset: Dataset, n_bytes: int) -> None:
-        digits = np.random.default_rng(1).integers(ord("0"), ord("9") + 1, (n_bytes - 2) // 2, dtype=np.uint8)
-        body = b"x\n" + np.stack([digits, np.full_like(digits, ord("\n"))], axis=1).tobytes()
+        shape = ((n_bytes - 2) // 32, 32)  # a number such as 7.03…5
+        rows = np.random.default_rng(1).integers(ord("0"), ord("9") + 1, shape, dtype=np.uint8)
+        rows[:, 1], rows[:, -1] = ord("."), ord("\n")
+        body = (b"x\n" + rows.tobytes()[:-1]).ljust(n_bytes - 1, b"0") + b"\n"
+        assert len(body) == n_bytes
         response = dataset.send(CSV, gzip.compress(body), {"content-encoding": "gzip"})
-        assert response.json()["n_records"] == (n_bytes - 2) // 2
+        assert response.json()["n_records"] == len(rows)
 
     def test_that_unpack_beyond_the_limit_are_refused_at_the_limit(self, dataset: Dataset) -> None:
         body = gzip.compress(b"x\n" + bytes(64 << 20))

@@ -105,7 +105,11 @@ class TestDraining:
             assert len(held) == 21 * len(sent)
             assert httpx.get(f"{second.url()}/readyz", verify=NO_TLS).status_code == 200
 
-    @pytest.mark.parametrize("how", [signal.SIGTERM, signal.SIGINT])
+    @pytest.mark.parametrize(
+        ("database_kind", "how"),
+        [("sqlite", signal.SIGINT), ("postgresql", signal.SIGTERM)],
+        indirect=["database_kind"],
+    )
     def test_a_current_request_is_answered_after_the_port_is_closed(
         self, tmp_path: Path, database: Database, settings: dict[str, str], how: signal.Signals
     ) -> None:

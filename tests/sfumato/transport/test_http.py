@@ -1,5 +1,6 @@
 """The HTTP transport: problems, limited retries, limited responses, no redirects."""
 
+import ssl
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -62,6 +63,7 @@ class TestSurroundings:
         monkeypatch.setenv("ALL_PROXY", "socks5://127.0.0.1:1080")
         monkeypatch.setenv("http_proxy", "http://192.0.2.1:1")
         monkeypatch.setenv("SSL_CERT_FILE", "/nonexistent.pem")
+        monkeypatch.delattr(ssl, "create_default_context")  # it reads the certificates for 23 ms
         with pytest.raises(Unreachable, match="ConnectError"):  # the port is closed; a proxy would time out
             Http(url, "sfk_x", PoolSettings(5, 0, 99)).send(Request("GET", "x"))
         assert AsyncHttp(url, "sfk_x", PoolSettings(5, 0, 99)) is not None
