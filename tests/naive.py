@@ -305,6 +305,24 @@ def centroid_sign_symbol(centroids, point, slot):
     return 1 if sign * side == 1 else 0
 
 
+def nearest_centres(points, centres):
+    """Return the first nearest centre of each point, with squares added in order.
+
+    A distance that is infinite or no number never counts. Without any other one, the first centre is nearest.
+    """
+    labels = []
+    for point in points:
+        nearest, least = 0, float("inf")
+        for c, centre in enumerate(centres):
+            far = 0.0
+            for x, y in zip(point, centre, strict=True):
+                far += (x - y) * (x - y)
+            if far < least:
+                nearest, least = c, far
+        labels.append(nearest)
+    return labels
+
+
 def weighted_lloyd_step(points, weights, centres):
     """Return labels, weighted sums, masses and the weighted sum of squared distances, point by point."""
     labels, sums, masses, inertia = [], [[0.0] * len(c) for c in centres], [0.0] * len(centres), 0.0

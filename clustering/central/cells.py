@@ -23,7 +23,6 @@ from sfumato.specs.attributes import Categorical
 
 BLOCK_VALUES = 1 << 18  # coordinates of a block of records in a pass with matrix products
 GAP_BINS = 6  # bins between two centres; the last one is beyond the nearer centre
-WIDE = 16  # number of features above which a matrix product finds nearest centres faster than a loop
 
 
 class Cells(Protocol):
@@ -81,15 +80,7 @@ class NearestCells:
     def index(self, points: NDArray[np.int32]) -> NDArray[np.int64]:
         """Return the cell of each record."""
         labels = np.empty(len(points), dtype=np.int64)
-        centres = self.centres.astype(np.float64)
-        if points.shape[1] <= WIDE:
-            nearest_centres(points, centres, labels)
-            return labels
-        # These doubles are integers below 2^53 for places of the box, so the labels are those of the loop.
-        # Projections have at most WIDE coordinates.
-        squares = (centres**2).sum(axis=1)
-        for block in iterate_blocks(*points.shape):
-            labels[block] = (squares - 2 * (points[block].astype(np.float64) @ centres.T)).argmin(axis=1)
+        nearest_centres(points, self.centres.astype(np.float64), labels)
         return labels
 
 
@@ -152,7 +143,7 @@ class GapCells:
         """Return the cell of each record."""
         k = len(self.centres)
         found = np.empty(len(points), dtype=np.int64)
-        centres = self.centres.astype(np.float64)  # integers below 2^53, as in `NearestCells`
+        centres = self.centres.astype(np.float64)  # products are integers below 2^53 for places of the box
         squares = (centres**2).sum(axis=1)
         gaps = np.maximum(((self.centres[:, None] - self.centres) ** 2).sum(axis=2), 1)
         for block in iterate_blocks(len(points), max(points.shape[1], k)):

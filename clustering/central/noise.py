@@ -5,7 +5,7 @@ privacy", in integer arithmetic: no floating-point number decides a probability.
 representable is rounded up, so that the privacy loss never exceeds the charge.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import ceil, isqrt
@@ -19,6 +19,7 @@ from sfumato.privacy.gaussian_privacy import ADDED_VARIANCE
 MAX_SCALE = 1 << 56  # largest Laplace scale; a sum with more noise carries no information
 MAX_SIGMA = 1 << 55  # largest Gaussian deviation, for the same reason
 
+_BLOCK = 1 << 13  # draws in one step of big integers; their list needs several times the memory of the results
 _MAX_COINS = 1 << 62  # cap on consecutive successes of exp(-1) coins; its probability is negligible
 _SCALE_BITS = 40  # precision of long fractions: a scale grows by at most 2^-39 of itself, below 1 by 2^-40
 
@@ -129,8 +130,12 @@ def _accept(tried: NDArray[np.int64], t: int, variance: Fraction, entropy: Entro
     """Toss a coin of probability exp(-(|z| - variance/t)^2/(2 variance)) for each z, with big integers."""
     p, q = variance.numerator, variance.denominator
     denominator, step = 2 * p * q * t * t, t * q
-    exponents = [divmod((size * step - p) ** 2, denominator) for size in np.abs(tried).tolist()]
-    whole = np.array([turns if turns < _MAX_COINS else _MAX_COINS for turns, _ in exponents], dtype=np.int64)
+    whole, parts = np.empty(len(tried), dtype=np.int64), np.empty(len(tried), dtype=object)
+    for begin in range(0, len(tried), _BLOCK):
+        block = slice(begin, begin + _BLOCK)
+        exponents = [divmod((size * step - p) ** 2, denominator) for size in np.abs(tried[block]).tolist()]
+        whole[block] = [turns if turns < _MAX_COINS else _MAX_COINS for turns, _ in exponents]
+        parts[block] = [part for _, part in exponents]
     accepted = np.ones(len(tried), dtype=np.bool_)
     for turn in range(int(whole.max(initial=0))):
         (tossing,) = np.nonzero(accepted & (whole > turn))
@@ -138,24 +143,25 @@ def _accept(tried: NDArray[np.int64], t: int, variance: Fraction, entropy: Entro
             break
         accepted[tossing] = bernoulli_exp_many(np.ones(tossing.size, dtype=np.int64), 1, entropy)
     (going,) = np.nonzero(accepted)
-    accepted[going] = _toss_exp([exponents[i][1] for i in going.tolist()], denominator, entropy)
+    parts = parts[going]  # frees the others
+    accepted[going] = _toss_exp(parts, denominator, entropy)
     return accepted
 
 
-def _toss_exp(parts: list[int], b: int, entropy: Entropy) -> NDArray[np.bool_]:
+def _toss_exp(parts: Sequence[int] | NDArray[np.object_], b: int, entropy: Entropy) -> NDArray[np.bool_]:
     """Toss a coin of probability exp(-a/b) for each a < b. Unlike `bernoulli_exp_many`, a and b may exceed 64 bits.
 
     A coin of probability a/b compares a random word with the first 64 binary digits of a/b. If they
     are equal, it compares further words with further digits.
     """
-    digits = np.array([(a << 64) // b for a in parts], dtype=np.uint64)
+    digits = np.fromiter(((a << 64) // b for a in parts), dtype=np.uint64, count=len(parts))
     odd = np.zeros(len(parts), dtype=np.bool_)
     going = np.arange(len(parts))
     k = 1
     while going.size:
-        words = entropy.words(going.size)
-        continues = words < digits[going]
-        for place in np.flatnonzero(words == digits[going]).tolist():
+        words, own = entropy.words(going.size), digits[going]
+        continues = words < own
+        for place in np.flatnonzero(words == own).tolist():
             continues[place] = _toss((parts[going[place]] << 64) % b, b, entropy)
         continues[continues] = pick_many(entropy, k, int(continues.sum())) == 0
         odd[going[~continues]] = k % 2 == 1

@@ -14,7 +14,15 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clustering.kernels.kmeans import BLOCK, accumulate, fill_blocks, find_nearer, sum_weighted, weighted_lloyd_step
+from clustering.kernels.kmeans import (
+    accumulate,
+    fill_blocks,
+    find_nearer,
+    measure_inertia,
+    sum_weighted,
+    weighted_lloyd_step,
+)
+from clustering.kernels.nearest import BLOCK
 from clustering.random import PublicWords
 
 TRIALS = 3  # candidates for each initial centre
@@ -153,10 +161,11 @@ def lloyd(
     sums, masses = np.empty_like(centres), np.empty(len(centres))
     for _ in range(MAX_STEPS):
         before = labels.copy()
-        inertia = weighted_lloyd_step(points, weights, centres, labels, sums, masses)
+        weighted_lloyd_step(points, weights, centres, labels, sums, masses)
         if (labels == before).all():
             break
         centres = np.divide(sums, masses[:, None], out=centres.copy(), where=masses[:, None] > 0)
-    else:  # after the last step, update labels and inertia to the final centres
-        inertia = weighted_lloyd_step(points, weights, centres, labels, sums, masses)
-    return WeightedFit(centres, labels, masses.copy(), float(inertia), restarts)
+    else:  # after the last step, update labels to the final centres
+        weighted_lloyd_step(points, weights, centres, labels, sums, masses)
+    inertia = float(measure_inertia(points, weights, centres, labels))
+    return WeightedFit(centres, labels, masses.copy(), inertia, restarts)

@@ -1,69 +1,16 @@
 """k-means on weighted points: one Lloyd step, and distances of points to candidate seeds.
 
-Both work on blocks of points in column order, so that one instruction processes several points. The
-sums of each point have the order of a loop over that point alone, so the blocks do not change any bit.
+Both work on blocks of points, which stay in the cache. The sums of each point have the order of a loop over that point
+alone, so the blocks do not change any bit.
 """
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-BLOCK = 64  # points per block; 64 features of them fit into the first-level cache
+from clustering.kernels.nearest import BLOCK, label_block, measure_square, prepare_search
+
 _PARTS = 8  # number of partial sums that numpy uses for a long row
-
-
-@njit(cache=True, nogil=True)
-def find_nearest(
-    columns: NDArray[np.float64],  # IN (d, BLOCK)
-    centres: NDArray[np.float64],  # IN (k, d)
-    distances: NDArray[np.float64],  # OUT (BLOCK,), scratch
-    nearest: NDArray[
-        np.float64
-    ],  # OUT (BLOCK,), index of the centre; a double, so that it vectorises with the distances
-    least: NDArray[np.float64],  # OUT (BLOCK,), squared distance to that centre
-) -> None:
-    """Find the nearest centre of each point.
-
-    Each pass adds the squares of two or four features. The last pass also compares.
-    """
-    n_features = columns.shape[0]
-    n_before = (n_features - 1) // 2 * 2  # features before the last two, or the last one
-    n_fours = n_before // 4 * 4
-    distances[:] = 0.0
-    nearest[:] = 0.0
-    least[:] = np.inf
-    for c in range(centres.shape[0]):
-        for j in range(0, n_fours, 4):
-            at, at_next, then, then_next = centres[c, j], centres[c, j + 1], centres[c, j + 2], centres[c, j + 3]
-            for i in range(BLOCK):
-                step, step_next = columns[j, i] - at, columns[j + 1, i] - at_next
-                further, further_next = columns[j + 2, i] - then, columns[j + 3, i] - then_next
-                before = distances[i] if j > 0 else 0.0
-                distances[i] = (((before + step * step) + step_next * step_next) + further * further) + (
-                    further_next * further_next
-                )
-        for j in range(n_fours, n_before, 2):
-            at, at_next = centres[c, j], centres[c, j + 1]
-            for i in range(BLOCK):
-                step, step_next = columns[j, i] - at, columns[j + 1, i] - at_next
-                before = distances[i] if j > 0 else 0.0
-                distances[i] = (before + step * step) + step_next * step_next
-        at, number = centres[c, n_before], float(c)
-        if n_before + 1 < n_features:
-            at_next = centres[c, n_before + 1]
-            for i in range(BLOCK):
-                step, step_next = columns[n_before, i] - at, columns[n_before + 1, i] - at_next
-                distance = (distances[i] + step * step) + step_next * step_next
-                is_nearer = distance < least[i]
-                nearest[i] = number if is_nearer else nearest[i]
-                least[i] = distance if is_nearer else least[i]
-        else:
-            for i in range(BLOCK):
-                step = columns[n_before, i] - at
-                distance = distances[i] + step * step
-                is_nearer = distance < least[i]
-                nearest[i] = number if is_nearer else nearest[i]
-                least[i] = distance if is_nearer else least[i]
 
 
 @njit(cache=True, nogil=True)
@@ -74,27 +21,34 @@ def weighted_lloyd_step(
     labels: NDArray[np.int64],  # OUT (n,), nearest centre; the first at equal distances
     sums: NDArray[np.float64],  # OUT (k, d), weighted sum of each centre's points
     masses: NDArray[np.float64],  # OUT (k,), weight of each centre's points
-) -> float:
-    """Assign each point to its nearest centre and return the weighted sum of squared distances."""
+) -> None:
+    """Assign each point to its nearest centre."""
     n, n_features = points.shape
-    columns = np.zeros((n_features, BLOCK))
-    distances, nearest, least = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
+    search = prepare_search(n, centres)
     sums[:] = 0.0
     masses[:] = 0.0
-    inertia = 0.0
-    for begin in range(0, n, BLOCK):
-        size = min(BLOCK, n - begin)
-        for i in range(size):
-            for j in range(n_features):
-                columns[j, i] = points[begin + i, j]
-        find_nearest(columns, centres, distances, nearest, least)
-        for i in range(size):
-            own, weight = int(nearest[i]), weights[begin + i]
-            labels[begin + i] = own
+    for begin in range(0, n, search.size):
+        size = min(search.size, n - begin)
+        label_block(points, begin, size, centres, search, labels)
+        for i in range(begin, begin + size):
+            own, weight = labels[i], weights[i]
             masses[own] += weight
             for j in range(n_features):
-                sums[own, j] += weight * points[begin + i, j]
-            inertia += weight * least[i]
+                sums[own, j] += weight * points[i, j]
+
+
+@njit(cache=True, nogil=True)
+def measure_inertia(
+    points: NDArray[np.float64],  # IN (n, d)
+    weights: NDArray[np.float64],  # IN (n,), non-negative
+    centres: NDArray[np.float64],  # IN (k, d)
+    labels: NDArray[np.int64],  # IN (n,)
+) -> float:
+    """Return the weighted sum of squared distances of points from their centres. One that is no number is infinite."""
+    inertia = 0.0
+    for i in range(points.shape[0]):
+        square = measure_square(points, i, centres, labels[i])
+        inertia += weights[i] * (square if square < np.inf else np.inf)
     return inertia
 
 

@@ -4,7 +4,7 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-from clustering.kernels.kmeans import BLOCK, find_nearest
+from clustering.kernels.nearest import label_block, prepare_search
 
 SLACK = 1 - 2.0**-30  # keeps a clipped residual below its radius in spite of rounding
 
@@ -16,17 +16,10 @@ def nearest_centres(
     labels: NDArray[np.int64],  # OUT (n,), nearest centre; the first at equal distances
 ) -> None:
     """Find the nearest centre of each record. Squared distances are exact below 2^53, as all are in the box."""
-    n, n_features = points.shape
-    columns = np.zeros((n_features, BLOCK))
-    distances, nearest, least = np.empty(BLOCK), np.empty(BLOCK), np.empty(BLOCK)
-    for begin in range(0, n, BLOCK):
-        size = min(BLOCK, n - begin)
-        for i in range(size):
-            for j in range(n_features):
-                columns[j, i] = points[begin + i, j]
-        find_nearest(columns, centres, distances, nearest, least)
-        for i in range(size):
-            labels[begin + i] = np.int64(nearest[i])
+    n = points.shape[0]
+    search = prepare_search(n, centres)
+    for begin in range(0, n, search.size):
+        label_block(points, begin, min(search.size, n - begin), centres, search, labels)
 
 
 @njit(cache=True, nogil=True)

@@ -94,7 +94,10 @@ def test_warm_up_compiles_every_kernel_that_jobs_call() -> None:
         "clustering.kernels.counting.count_hashed",
     } <= (public.keys())
     for inlined in (
-        "clustering.kernels.kmeans.find_nearest",
+        "clustering.kernels.nearest.find_nearest",
+        "clustering.kernels.nearest.label_block",
+        "clustering.kernels.nearest.measure_square",
+        "clustering.kernels.nearest.prepare_search",
         "workers.aggregation.duplicate_filter_kernels.load_word",
         "clustering.kernels.residuals.measure_residual",
     ):

@@ -31,7 +31,7 @@ from benchmarks.speed.harness.measurement import (
 from benchmarks.speed.kernels import algorithms, decoding
 from clustering.centroids.fuzzy_cmeans import Rule, fuzzy_c_means
 from clustering.centroids.weighted_kmeans import MAX_STEPS, RESTARTS, TRIALS, choose_seeds, lloyd
-from clustering.kernels.kmeans import weighted_lloyd_step
+from clustering.kernels.kmeans import measure_inertia, weighted_lloyd_step
 from clustering.random import PublicWords
 
 Floats = NDArray[np.float64]
@@ -111,7 +111,7 @@ def _steps(setting: Setting, peer: Peer) -> Iterator[Measurement]:
 
         def ours(points: Floats = points, weights: Floats = weights, centres: Floats = start) -> Floats:
             for _ in range(STEPS):
-                centres, _ = _step(points, weights, centres)
+                _, centres = _step(points, weights, centres)
             return centres
 
         def here(points: Any = single, start: Floats = start) -> float:
@@ -162,9 +162,6 @@ def _seeds(setting: Setting, case: Case) -> Measurement:
     points, weights, _ = case.sample()
     k, numbers = case.n_clusters, range(8)
 
-    def left(centres: Floats) -> float:
-        return _step(points, weights, centres)[1]
-
     def ours(number: int = 0) -> Floats:
         return choose_seeds(points, weights, k, PublicWords(number))
 
@@ -172,7 +169,7 @@ def _seeds(setting: Setting, case: Case) -> Measurement:
         found = kmeans_plusplus(points, k, sample_weight=weights, n_local_trials=TRIALS, random_state=number)
         return np.asarray(found[0], dtype=np.float64)
 
-    means = [np.mean([left(find(number)) for number in numbers]) for find in (ours, theirs)]
+    means = [np.mean([_inertia(points, weights, find(number)) for number in numbers]) for find in (ours, theirs)]
     agree("inertia of the seeds", means[0], means[1], 0.2)
     note = f"greedy, {TRIALS} trials a seed both; mean inertia over eight starts within 20 %"
     return race(f"k-means++ seeds, {case.name}", f"{SKLEARN} kmeans_plusplus", ours, theirs, setting.turns, note=note)
@@ -185,19 +182,20 @@ def _mini_batch(setting: Setting, case: Case) -> Measurement:
     def theirs() -> MiniBatchKMeans:
         return MiniBatchKMeans(case.n_clusters, n_init=1, random_state=0).fit(points, sample_weight=weights)
 
-    _, goal = _step(points, weights, theirs().cluster_centers_)
+    goal = _inertia(points, weights, theirs().cluster_centers_)
 
     def ours() -> float:
         for number in range(RESTARTS):
             centres = choose_seeds(points, weights, case.n_clusters, PublicWords(number))
             last_inertia = np.inf
             for _ in range(MAX_STEPS):
-                centres, inertia = _step(points, weights, centres)
+                labels, after = _step(points, weights, centres)
+                inertia = float(measure_inertia(points, weights, centres, labels))
                 if inertia <= goal:
                     return inertia
                 if inertia == last_inertia:
                     break
-                last_inertia = inertia
+                centres, last_inertia = after, inertia
         raise Disagreement(f"inertia: none of {RESTARTS} starts comes to the {goal:.6g} there")
 
     ours()
@@ -206,11 +204,17 @@ def _mini_batch(setting: Setting, case: Case) -> Measurement:
     return race(name, f"{SKLEARN} MiniBatchKMeans", ours, theirs, setting.turns, note=note)
 
 
-def _step(points: Floats, weights: Floats, centres: Floats) -> tuple[Floats, float]:
-    """Return the next centroids, and the inertia of the given ones."""
+def _step(points: Floats, weights: Floats, centres: Floats) -> tuple[NDArray[np.int64], Floats]:
+    """Return the labels of points, and the next centroids."""
     labels, sums, masses = np.empty(len(points), dtype=np.int64), np.empty_like(centres), np.empty(len(centres))
-    inertia = float(weighted_lloyd_step(points, weights, np.ascontiguousarray(centres), labels, sums, masses))
-    return np.divide(sums, masses[:, None], out=centres.copy(), where=masses[:, None] > 0), inertia
+    weighted_lloyd_step(points, weights, np.ascontiguousarray(centres), labels, sums, masses)
+    return labels, np.divide(sums, masses[:, None], out=centres.copy(), where=masses[:, None] > 0)
+
+
+def _inertia(points: Floats, weights: Floats, centres: Floats) -> float:
+    """Return the weighted sum of squared distances to the nearest centroids."""
+    labels, _ = _step(points, weights, centres)
+    return float(measure_inertia(points, weights, np.ascontiguousarray(centres), labels))
 
 
 def _two_threads(setting: Setting, case: Case) -> Measurement:

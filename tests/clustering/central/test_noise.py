@@ -22,6 +22,7 @@ from clustering.central.noise import (
     laplace_variance,
     representable,
 )
+from clustering.random import SeededEntropy
 from sfumato.privacy import entropy
 from tests.sfumato.replay import Exhausted, GeneratorEntropy, ReplayEntropy
 
@@ -188,6 +189,11 @@ class TestGaussian:
         kept = noise._accept(np.array([0, 40, -40, 1]), 3, Fraction(4), ReplayEntropy([]))
         assert kept.tolist() == [True, False, False, True]
         assert tossed == [2]
+
+    def test_blocks_do_not_change_draws(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        whole = noise.discrete_gaussian(Fraction(10**20, 7), 50, SeededEntropy(1))
+        monkeypatch.setattr(noise, "_BLOCK", 3)
+        assert noise.discrete_gaussian(Fraction(10**20, 7), 50, SeededEntropy(1)).tolist() == whole.tolist()
 
     @pytest.mark.parametrize("fails_at", [1, 2, 3, 4])
     def test_coin_is_the_parity_of_the_first_failure(self, fails_at: int, monkeypatch: pytest.MonkeyPatch) -> None:

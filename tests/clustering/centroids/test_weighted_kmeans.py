@@ -8,7 +8,8 @@ from hypothesis.extra.numpy import arrays
 
 from clustering.centroids import weighted_kmeans as module
 from clustering.centroids.weighted_kmeans import TRIALS, choose_seeds, lloyd, swap_centres, weighted_kmeans
-from clustering.kernels.kmeans import BLOCK, fill_blocks, find_nearer, sum_weighted, weighted_lloyd_step
+from clustering.kernels.kmeans import fill_blocks, find_nearer, measure_inertia, sum_weighted, weighted_lloyd_step
+from clustering.kernels.nearest import BLOCK
 from clustering.random import PublicWords
 from tests import naive
 
@@ -17,8 +18,8 @@ numbers = st.floats(0, 1, width=32)
 
 def step(points, weights, centres):
     labels, sums, masses = np.empty(len(points), dtype=np.int64), np.empty_like(centres), np.empty(len(centres))
-    inertia = weighted_lloyd_step(points, weights, centres, labels, sums, masses)
-    return labels, sums, masses, inertia
+    weighted_lloyd_step(points, weights, centres, labels, sums, masses)
+    return labels, sums, masses, measure_inertia(points, weights, centres, labels)
 
 
 class TestStep:
