@@ -106,6 +106,41 @@ def blur(density, shifts, circles=()):
     return out
 
 
+def connect_to_peak(density, circles=()):
+    """Return the maximum over paths to the peak of their minimum, by growing the region above each level."""
+    level = np.zeros(density.shape)
+    peak = np.unravel_index(int(density.argmax()), density.shape)
+    for height in np.unique(density):
+        reached, to_visit = {peak}, [peak]
+        while to_visit:
+            cell = to_visit.pop()
+            for step in product((-1, 0, 1), repeat=density.ndim):
+                other = tuple(
+                    (c + s) % n if axis in circles else c + s
+                    for axis, (c, s, n) in enumerate(zip(cell, step, density.shape, strict=True))
+                )
+                inside = all(0 <= c < n for c, n in zip(other, density.shape, strict=True))
+                if inside and other not in reached and density[other] >= height:
+                    reached.add(other)
+                    to_visit.append(other)
+        for cell in reached:
+            level[cell] = height
+    return level
+
+
+def inverse_curvature(steps, changes):
+    """Return the inverse of the curvature that BFGS updates estimate from steps and changes of the gradient, in order.
+
+    The first estimate is a multiple of the identity.
+    """
+    identity = np.eye(steps.shape[1])
+    inverse = identity * (steps[-1] @ changes[-1]) / (changes[-1] @ changes[-1]) if len(steps) else identity
+    for step, change in zip(steps, changes, strict=True):
+        left = identity - np.outer(step, change) / (step @ change)
+        inverse = left @ inverse @ left.T + np.outer(step, step) / (step @ change)
+    return inverse
+
+
 def grow_components(density, kept=frozenset(), circles=()):
     """Build the excess-of-mass tree with components as sets of cells. Along circles, the ends are neighbours.
 

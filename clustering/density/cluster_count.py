@@ -8,14 +8,13 @@ released values and costs no privacy budget.
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from math import log, sqrt
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.ndimage import maximum_filter
 
 from clustering.density.bump_fit import BumpFit
 from clustering.density.deconvolution import Deconvolution
+from clustering.density.excess_mass import BumpTree
 from clustering.density.levels import choose_levels
 from clustering.density.map_agreement import NO_AGREEMENT, Agreement, Comparison, Selection
 
@@ -120,15 +119,8 @@ def unimodal(density: NDArray[np.float64], circles: Sequence[int] = ()) -> NDArr
     Each cell keeps its density up to the highest level at which it connects to the peak: the
     maximum over paths of their minimum (greyscale reconstruction; Vincent 1993).
     """
-    level = np.zeros_like(density)
-    ends: list[Literal["wrap", "constant"]] = ["wrap" if a in circles else "constant" for a in range(density.ndim)]
-    peak = np.unravel_index(int(density.argmax()), density.shape)
-    level[peak] = density[peak]
-    while True:  # terminates, because the level only grows and is bounded by the density
-        grown = np.minimum(density, maximum_filter(level, size=3, mode=ends))
-        if (grown == level).all():
-            return np.asarray(level / level.sum(), dtype=np.float64)
-        level = grown
+    level = BumpTree(density, circles).connect_to_peak()
+    return np.asarray(level / level.sum(), dtype=np.float64)
 
 
 def _one(most: int, reason: str) -> ClusterCount:

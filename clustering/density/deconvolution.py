@@ -7,16 +7,16 @@ A linearisation of the fit gives the standard error of any sum over its cells.
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from math import sqrt
+from math import prod, sqrt
 from typing import Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 from scipy.fft import dct
-from scipy.optimize import minimize
-from scipy.sparse.linalg import LinearOperator, cg
 
-from clustering.density.gauss_newton import minimise
+from clustering.density.newton import minimise, solve
+from clustering.density.quasi_newton import descend
+from clustering.kernels.descent import add_triangles
 
 _LEAST_MEAN = 1e-9  # least mean of a count, for its logarithm
 _NEGLIGIBLE = 1e-3  # prior standard deviations below this share of the largest are dropped
@@ -26,7 +26,7 @@ _ERROR_STEPS = 200
 _LEAST_START = 1e-9  # least density of a start, relative to the mean, for its logarithm
 _MOST_START = 6.0  # greatest coefficient of a start, in standard deviations of the prior
 
-# A fit ends with a step that reduces its loss by less than this share.
+# A fit ends with two steps that each reduce its loss by less than this share.
 _TOLERANCE, _REFIT_TOLERANCE = 2.220446049250313e-09, 1e-6
 
 # L-BFGS steps from the flat density. Later steps fit only the finest ripples. STEPS bounds the
@@ -40,15 +40,6 @@ def along_axes(values: NDArray[np.float64], matrices: Sequence[NDArray[np.float6
     for matrix in matrices:  # rotate the axes, so that each is first once
         values = np.dot(values.reshape(matrix.shape[1], -1).T, matrix.T)
     return values.reshape([len(matrix) for matrix in matrices])
-
-
-@lru_cache(maxsize=8)
-def _triangles(n_cells: int, shifts: int, is_circle: bool) -> NDArray[np.float64]:
-    places = np.arange(n_cells)
-    apart = np.abs(places[:, None] - places)
-    if is_circle:
-        apart = np.minimum(apart, n_cells - apart)
-    return np.asarray((1 - apart / shifts).clip(0), dtype=np.float64)
 
 
 @lru_cache(maxsize=8)
@@ -79,9 +70,13 @@ def blur(
     `circles` are the axes of periodic features, where Δ is the shorter way. With `has_categories`, the last axis lists
     categories, which have no neighbours.
     """
-    n_features = density.ndim - has_categories
-    along = [_triangles(n_cells, shifts, axis in circles) for axis, n_cells in enumerate(density.shape[:n_features])]
-    return along_axes(density, along + [np.eye(n_cells) for n_cells in density.shape[n_features:]])
+    shape, values = density.shape, np.ascontiguousarray(density, dtype=np.float64)
+    for axis in range(density.ndim - has_categories):
+        sums = np.empty(shape)
+        blocks, stride = prod(shape[:axis]), prod(shape[axis + 1 :])
+        add_triangles(values.reshape(blocks, -1), stride, shifts, axis in circles, sums.reshape(blocks, -1))
+        values = sums
+    return values
 
 
 def prior_deviations(
@@ -147,14 +142,9 @@ class Model:
         weights = np.exp(g - g.max())
         return np.asarray(weights / weights.sum(), dtype=np.float64)
 
-    def push(self, f: NDArray[np.float64], u: NDArray[np.float64]) -> NDArray[np.float64]:
-        """Return the Jacobian of f in u at f, times u."""
-        g = self.log_density(u)
-        return np.asarray(f * (g - (f * g).sum()), dtype=np.float64)
-
     def pull(self, f: NDArray[np.float64], slope: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return the transposed Jacobian of f in u at f, times slope, a gradient in f."""
-        return self._transform(f * (slope - (f * slope).sum())) * self.deviations
+        return self._transform(f * (slope - np.vdot(f, slope))) * self.deviations
 
     def curvatures(self, likelihood: "Likelihood", f: NDArray[np.float64]) -> NDArray[np.float64]:
         """Return about the diagonal of H = 1 + Jᵀ I J at f; a smoothed field counts as if T kept every wave."""
@@ -208,8 +198,10 @@ class SmoothedField:
     def loss(self, f: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
         """Return the value at f and its gradient."""
         blurred = blur(f, self.shifts, self.circles, has_categories=self.has_categories)
-        value = self.precision * (f * (0.5 * blurred - self.observed)).sum()
-        return float(value), self.precision * (blurred - self.observed)
+        apart = blurred - self.observed
+        value = self.precision * (np.vdot(f, apart) - 0.5 * np.vdot(f, blurred))
+        apart *= self.precision
+        return float(value), apart
 
     def information(self, f: NDArray[np.float64], change: NDArray[np.float64]) -> NDArray[np.float64]:  # noqa: ARG002
         """Return precision * T * change."""
@@ -303,17 +295,29 @@ class Deconvolution:
         weights : ndarray of the density's shape
         """
         b = self._model.pull(self.density, weights)
-        product = _curvature(self._model, self._likelihood, self.density)
-        hessian = LinearOperator((b.size, b.size), matvec=product, dtype=np.float64)
-        x, _ = cg(hessian, b, rtol=_ERROR_TOLERANCE, maxiter=_ERROR_STEPS)
+        x = solve(curvature_at(self._model, self._likelihood, self.density), b, _ERROR_TOLERANCE, _ERROR_STEPS).place
         return sqrt(max(float(b @ x - x @ x), 0.0))
 
 
-def _curvature(
-    model: Model, likelihood: Likelihood, f: NDArray[np.float64]
+def curvature_at(
+    model: Model, likelihood: Likelihood, f: NDArray[np.float64], slope: NDArray[np.float64] | None = None
 ) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
-    """Return the product with H = 1 + Jᵀ I J, with I the Fisher information and J the Jacobian of f in u."""
-    return lambda u: u + model.pull(f, likelihood.information(f, model.push(f, u)))
+    """Return the product with H = 1 + Jᵀ I J, with I the Fisher information and J the Jacobian of f in u.
+
+    With `slope`, the gradient of the loss in f, H also contains the second derivatives of f in u. For a `SmoothedField`
+    it is then the matrix of second derivatives of the objective.
+    """
+    centred = None if slope is None else slope - np.vdot(f, slope)
+
+    def product(u: NDArray[np.float64]) -> NDArray[np.float64]:
+        g = model.log_density(u)
+        g -= np.vdot(f, g)
+        change = likelihood.information(f, f * g)
+        if centred is not None:
+            change += g * centred
+        return u + model.pull(f, change)
+
+    return product
 
 
 def fit_log_density(
@@ -347,7 +351,7 @@ def fit_log_density(
     has_categories : bool
         Whether the last axis lists categories.
     steps : int or None
-        Maximum number of L-BFGS steps. None fits to convergence, by Gauss-Newton steps. They are faster for a
+        Maximum number of L-BFGS steps. None fits to convergence, by Newton steps. They are faster for a
         `SmoothedField` and slower for `NoisyCounts`.
     start : ndarray of this shape, optional
         Initial density. The default is the flat one.
@@ -368,13 +372,15 @@ def fit_log_density(
         value, slope = likelihood.loss(f)
         return float(value + 0.5 * (u @ u)), (model.pull(f, slope) + u) / scales
 
+    def curvature(u: NDArray[np.float64], is_exact: bool) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
+        f = model.density(u)
+        return curvature_at(model, likelihood, f, likelihood.loss(f)[1] if is_exact else None)
+
     if steps is None:
-        found = minimise(loss, lambda u: _curvature(model, likelihood, model.density(u)), first)
+        found = minimise(loss, curvature, first)
         return Deconvolution(model.density(found.place), found.steps, found.converged, found.value, model, likelihood)
-    tolerance = _REFIT_TOLERANCE if is_refit else _TOLERANCE
-    fit = minimize(loss, first * scales, jac=True, method="L-BFGS-B", options={"maxiter": steps, "ftol": tolerance})
-    density = model.density(fit.x / scales)
-    return Deconvolution(density, int(fit.nit), bool(fit.success), float(fit.fun), model, likelihood)
+    end = descend(loss, first * scales, steps, _REFIT_TOLERANCE if is_refit else _TOLERANCE)
+    return Deconvolution(model.density(end.place / scales), end.steps, end.converged, end.value, model, likelihood)
 
 
 def deconvolve(

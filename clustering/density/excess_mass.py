@@ -12,7 +12,7 @@ from scipy.sparse import coo_array
 from scipy.sparse.csgraph import connected_components
 
 from clustering.density.label_map import rank_by_mass
-from clustering.kernels.cells import grow_components
+from clustering.kernels.cells import grow_components, lower_to_peak
 
 _NO_EXCESS = 1e-9  # bound on rounding error
 
@@ -148,6 +148,13 @@ class BumpTree:
         peaks, labels = np.unique(grown.parent, return_inverse=True)
         labels, order = rank_by_mass(labels.reshape(self._density.shape), self._density)
         return Regions(labels, tuple(grown.bump(int(peak)) for peak in peaks[order]))
+
+    def connect_to_peak(self) -> NDArray[np.float64]:
+        """Return the highest level at which each cell connects to the cell of greatest density."""
+        level = np.zeros(self._flat.size)
+        level[self._order[0]] = self._flat[self._order[0]]
+        lower_to_peak(self._flat, self._inside, self._offsets, self._same, level)
+        return level[self._inside].reshape(self._density.shape)
 
     def grow(self, kept_peaks: Sequence[Cell]) -> "GrownTree":
         """Return the tree if the components of some peaks never merge with each other."""

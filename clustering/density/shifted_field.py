@@ -1,5 +1,7 @@
 """The smooth field over the fine grid, estimated from reports through shifted coarse grids."""
 
+from functools import lru_cache
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -33,8 +35,12 @@ def field(encoding: ShiftedGridEncoding, decoder: Decoder, tally: Tally) -> NDAr
     return total
 
 
+@lru_cache(maxsize=64)  # each refit of a round needs those of all slots
 def coarse_symbols(encoding: ShiftedGridEncoding, slot: int) -> NDArray[np.int64]:
-    """Return the symbol of each fine cell, and of each category, in a slot: int64 of the encoding's fine shape."""
+    """Return the symbol of each fine cell, and of each category, in a slot: int64 of the encoding's fine shape.
+
+    The array is shared, and so is read-only.
+    """
     fine = np.arange(encoding.fine_cells, dtype=np.int64)
     base = encoding.symbols_along
     along = [(fine + shift) // encoding.shifts % n for shift, n in zip(shift_of(encoding, slot), base, strict=True)]
@@ -43,6 +49,7 @@ def coarse_symbols(encoding: ShiftedGridEncoding, slot: int) -> NDArray[np.int64
         index = index * n_coarse + part
     for n_categories in encoding.categories:
         index = index[..., None] * n_categories + np.arange(n_categories)
+    index.setflags(write=False)
     return index
 
 
@@ -84,16 +91,15 @@ def size_errors(
         symbols = coarse_symbols(encoding, slot).ravel()
         residual = frequencies[slot] - np.bincount(symbols, weights=density.ravel(), minlength=k)
         whole = np.bincount(symbols, minlength=k)
-        pairs, parts = np.unique(labels.ravel() * k + symbols, return_counts=True)
-        region, symbol = pairs // k, pairs % k
-        b = parts / whole[symbol]
+        parts = np.bincount(labels.ravel() * k + symbols, minlength=n_regions * k).reshape(n_regions, k)
+        b = parts / np.maximum(whole, 1)
         # A coarse cell outside the bounds is empty, so its noise is spread over all regions.
         outside = whole == 0
-        total = np.bincount(region, weights=b, minlength=n_regions) + outside.sum() * sizes
-        squares = np.bincount(region, weights=b * b, minlength=n_regions) + outside.sum() * sizes**2
+        total = b.sum(axis=1) + outside.sum() * sizes
+        squares = (b * b).sum(axis=1) + outside.sum() * sizes**2
         share = tally.reports[slot] / tally.n_reports
         variance += share * decoder.standard_errors(squares - total**2 / k, total, sizes, tally.n_reports) ** 2
-        misfit += share * np.bincount(region, weights=b * residual[symbol], minlength=n_regions)
+        misfit += share * (b @ residual)
         misfit += share * residual[outside].sum() * sizes
     return np.asarray(np.sqrt(variance + misfit**2), dtype=np.float64)
 
@@ -125,13 +131,12 @@ def centre_errors(
         symbols = coarse_symbols(encoding, slot).ravel()
         residual = frequencies[slot] - np.bincount(symbols, weights=density.ravel(), minlength=k)
         whole = np.bincount(symbols, minlength=k)
-        pairs, pair = np.unique(labels.ravel() * k + symbols, return_inverse=True)
-        region, symbol = pairs // k, pairs % k
+        pairs, n_regions = labels.ravel() * k + symbols, len(places.sizes)
         share = tally.reports[slot] / tally.n_reports
         for axis in range(n_features):
-            b = np.bincount(pair, weights=places.weights[:, axis]) / whole[symbol]
-            squares = np.bincount(region, weights=b * b)
-            totals = np.bincount(region, weights=b)
+            sums = np.bincount(pairs, weights=places.weights[:, axis], minlength=n_regions * k)
+            b = sums.reshape(n_regions, k) / np.maximum(whole, 1)
+            squares, totals = (b * b).sum(axis=1), b.sum(axis=1)
             variance[:, axis] += share * decoder.spread_variance * (squares - totals**2 / k).clip(0) / tally.n_reports
-            misfit[:, axis] += share * np.bincount(region, weights=b * residual[symbol])
+            misfit[:, axis] += share * (b @ residual)
     return places.errors(variance + misfit**2, tally.n_reports)[:, :n_features]

@@ -80,6 +80,35 @@ def grow_components(
 
 
 @njit(cache=True, nogil=True)
+def lower_to_peak(
+    density: NDArray[np.float64],  # IN (n_padded,)
+    inside: NDArray[np.int64],  # IN (n,), cells in ascending order
+    offsets: NDArray[np.int64],  # IN (3**d - 1,), from a cell to its neighbours
+    same: NDArray[np.int64],  # IN (n_padded,), as in `grow_components`
+    level: NDArray[np.float64],  # IN OUT (n_padded,), initially the density of the peak there, and 0 elsewhere
+) -> None:
+    """Lower each cell to the highest level at which it connects to the peak: the maximum over paths of their minimum.
+
+    Passes through the grid forwards and backwards, until one changes nothing (Vincent 1993, "Morphological Grayscale
+    Reconstruction in Image Analysis", section 4.2).
+    """
+    n, is_changed, is_forward = inside.size, True, True
+    while is_changed:
+        is_changed = False
+        for _ in range(2):
+            for t in range(n):
+                cell = inside[t] if is_forward else inside[n - 1 - t]
+                best = level[cell]
+                for offset in offsets:
+                    best = max(best, level[same[cell + offset]])
+                best = min(best, density[cell])
+                if best > level[cell]:
+                    level[cell] = best
+                    is_changed = True
+            is_forward = not is_forward
+
+
+@njit(cache=True, nogil=True)
 def grow_cells(
     mass: NDArray[np.float64],  # IN (n,)
     volume: NDArray[np.float64],  # IN (n,), positive

@@ -1,6 +1,7 @@
 """Unbiased frequency estimates from tallies, with their exact variance."""
 
 from dataclasses import asdict, dataclass
+from functools import lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -156,6 +157,7 @@ class Decoder(Precision):
         return np.asarray(np.sqrt(np.maximum(coins + slope + share * (1 - share), 0.0) / n_reports), dtype=np.float64)
 
 
+@lru_cache(maxsize=32)
 def decoder(mechanism: Mechanism) -> Decoder:
     """Return the decoder of a published mechanism.
 

@@ -6,7 +6,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.fft import dctn, idctn
 
-from clustering.density.deconvolution import Model, NoisyCounts, blur, deconvolve, fit_log_density, prior_deviations
+from clustering.density.deconvolution import (
+    Model,
+    NoisyCounts,
+    SmoothedField,
+    blur,
+    curvature_at,
+    deconvolve,
+    fit_log_density,
+    prior_deviations,
+)
 from tests import naive
 
 
@@ -142,6 +151,25 @@ class TestConvergence:
         assert fitted.loss <= many.loss + 1e-3
         assert few.loss > many.loss + 1
         assert np.abs(fitted.density - many.density).sum() < 0.01
+
+
+class TestCurvature:
+    def test_with_the_gradient_has_the_second_derivatives(self):
+        rng = np.random.default_rng(5)
+        model = Model((6, 8), 0.2, 1.5, (1,))
+        likelihood = SmoothedField(blur(rng.dirichlet(np.ones(48)).reshape(6, 8), 2, (1,)), 2, 300.0, (1,))
+        u, change = rng.normal(size=(2, model.deviations.size))
+
+        def slope(place):
+            f = model.density(place)
+            return model.pull(f, likelihood.loss(f)[1]) + place
+
+        f = model.density(u)
+        expected = (slope(u + 1e-5 * change) - slope(u - 1e-5 * change)) / 2e-5
+        assert curvature_at(model, likelihood, f, likelihood.loss(f)[1])(change) == pytest.approx(expected, rel=1e-5)
+        fisher = curvature_at(model, likelihood, f)(change)
+        assert fisher != pytest.approx(expected, rel=1e-2)
+        assert change @ fisher >= change @ change
 
 
 class TestStart:

@@ -23,6 +23,14 @@ SHAPES = st.one_of(
 
 
 class TestTree:
+    @settings(max_examples=40, deadline=None)
+    @given(densities(SHAPES), st.data())
+    def test_connects_each_cell_to_the_peak_at_the_level_of_a_search(self, density, data):
+        wide = [axis for axis, n_cells in enumerate(density.shape) if n_cells > 1]
+        circles = data.draw(st.sets(st.sampled_from(wide))) if wide else set()
+        found = BumpTree(density, sorted(circles)).connect_to_peak()
+        assert found.tolist() == naive.connect_to_peak(density, circles).tolist()
+
     @settings(max_examples=60, deadline=None)
     @given(densities(SHAPES), st.data())
     def test_equals_sets_of_cells(self, density, data):

@@ -34,7 +34,6 @@ _TYPES: tuple[tuple[type | tuple[type, ...], str], ...] = (
     ((complex, np.complexfloating), "complex numbers"),
     ((date, time, np.datetime64), "dates"),
     ((timedelta, np.timedelta64), "time spans"),
-    (np.ma.MaskedArray, _MASKED),
 )
 
 
@@ -327,7 +326,7 @@ def _floats(values: Any) -> Numbers:
     array = _array(values)
     if array is None:
         raise _Unfit(_describe(values))
-    if isinstance(array, np.ma.MaskedArray):
+    if _is_masked(array):
         if np.ma.getmaskarray(array).any():
             raise _Unfit(_MASKED)
         array = np.ma.getdata(array)
@@ -375,10 +374,16 @@ def is_missing(value: object) -> bool:
     return type(value).__name__ in _MISSING or (isinstance(value, float | np.floating) and math.isnan(value))
 
 
+def _is_masked(value: object) -> bool:
+    return isinstance(value, np.ma.MaskedArray)  # numpy loads this module, 1.5 MB, at its first use
+
+
 def _describe(value: object) -> str:
     name = type(value).__name__
     if is_missing(value):
         return "a missing value"
+    if _is_masked(value):
+        return _MASKED
     return next((what for kind, what in _TYPES if isinstance(value, kind)), f"a value of type {name}")
 
 
