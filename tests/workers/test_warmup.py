@@ -98,6 +98,7 @@ def test_warm_up_compiles_every_kernel_that_jobs_call() -> None:
         "clustering.kernels.nearest.label_block",
         "clustering.kernels.nearest.measure_square",
         "clustering.kernels.nearest.prepare_search",
+        "clustering.kernels.phases.sines_and_cosines",
         "workers.aggregation.duplicate_filter_kernels.load_word",
         "clustering.kernels.residuals.measure_residual",
     ):
