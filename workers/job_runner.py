@@ -129,10 +129,11 @@ def run(
             if job.collection_id is not None:
                 _follow_records(database, job, document["model"])
             return _publish(database, claim, document)
-        source: _Source = _OwnRounds(database, claim, job, keyring)
         if named:
             pools = local_algorithm_from_wire(job.algorithm).definition.pools
-            source = _EarlierRounds(database, claim, named, keyring, pools=pools)
+            source: _Source = _EarlierRounds(database, claim, named, keyring, pools=pools)
+        else:
+            source = _OwnRounds(database, claim, job, keyring)
         return _collect(database, claim, job, dataset, source, start)
     except central_job.Canceled:
         return ClaimOutcome.CANCELED
@@ -186,7 +187,7 @@ def _collect(
     except _Suspended as suspended:
         return suspended.outcome
     source.finish()
-    if not is_profile:
+    if not is_profile and job.collection_id is not None:
         _follow(database, claim.job_id, model)
     document = {
         **released,

@@ -36,7 +36,7 @@ from workers.job_process import AggregationTask, JobTask, Reply, RunCentral, Sta
 from workers.metrics import CONTINUES, DIED, INTERRUPTED, WorkerMetrics
 from workers.process_handle import JobProcessDied, JobProcessHandle
 
-ANNOUNCE_SECONDS = 0.03  # a job that ends earlier is not published as running, which saves gateways a query
+ANNOUNCE_SECONDS = 0.1  # a job that ends earlier is not published as running, which saves gateways a query
 WATCH_SECONDS = 0.1  # between checks of a running job; bounds the delay of a cancellation
 SWEEP_SECONDS = 1.0  # between searches for rounds to close or to aggregate
 POLL_SECONDS = 0.5  # between polls of an idle worker; bounds the delay after a lost signal or an expired lease

@@ -238,6 +238,8 @@ def is_any_open(session: Session, job_id: str) -> bool:
 def list_for_jobs(session: Session, job_ids: Sequence[str]) -> dict[str, list[Round]]:
     """Return the rounds of several jobs, in order, by job id."""
     found: dict[str, list[Round]] = {job_id: [] for job_id in job_ids}
+    if not found:
+        return found
     for each in session.scalars(select(Round).where(Round.job_id.in_(job_ids)).order_by(Round.index)):
         found[each.job_id or ""].append(each)
     return found

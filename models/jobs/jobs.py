@@ -96,20 +96,22 @@ def get_result(session: Session, job_id: str, *, lock: bool = False) -> Result:
     return result
 
 
-def get_document(session: Session, job: Job) -> dict[str, Any]:
-    """Return the released document of a job, with the names of its clusters. Raise JobNotFinished if it has none.
+def get_released(session: Session, job: Job) -> tuple[Result, dict[str, Any]]:
+    """Return the result of a job, and its document with the names of its clusters. Raise JobNotFinished if it has none.
 
     The clusters of a profile are those of the job that it describes, so that they have the same names. Clusters of a
     window have their ids in the series.
     """
-    document, of = get_result(session, job.id).document, _clusters_of(job)
-    names = session.scalar(select(Result.cluster_names).where(Result.job_id == of)) or []
+    result, of = get_result(session, job.id), _clusters_of(job)
+    document, names = result.document, result.cluster_names
+    if of != job.id:
+        names = session.scalar(select(Result.cluster_names).where(Result.job_id == of))
     for part in ("model", "profile"):
         if document.get(part) is not None:
-            document[part]["names"] = names
+            document[part]["names"] = names or []
     if document.get("model") is not None:
         document["model"]["ids"] = session.scalar(select(Window.own_ids).where(Window.job_id == of)) or []
-    return document
+    return result, document
 
 
 def name_clusters(session: Session, caller: Caller, job: Job, names: list[str], *, now: int) -> None:

@@ -165,8 +165,8 @@ def wait_for_reports(session: Session, claim: Claim, *, now: int) -> None:
 def succeed(session: Session, claim: Claim, document: dict[str, Any], *, software_version: str, now: int) -> None:
     """Store the result, release the unspent reservation and end the job. Raise StaleFence."""
     job = load_claimed(session, claim)
-    job.verdict = document.get("model", {}).get("verdict")
     add_result(session, job.id, document, software_version=software_version, now=job.public_time(now))
+    job.verdict = document.get("model", {}).get("verdict")  # written with the state, by one statement
     end_job(session, job, JobState.SUCCEEDED, now=now)
 
 

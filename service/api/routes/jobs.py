@@ -13,6 +13,7 @@ from models.identity.caller import Caller
 from models.jobs import jobs, lifecycle
 from models.ledger.amounts import Amounts
 from models.tables.identity import Scope
+from models.tables.rounds import Round
 from service.api import job_submission
 from service.api.bodies import DocumentRoute
 from service.api.dependencies import (
@@ -88,6 +89,7 @@ def create_job(body: NewJob, request: IdempotentPost) -> Response:
 
     def submit(session: Session, now: int) -> Created:
         dataset = datasets.get(session, request.caller, body.dataset_id)
+        earlier = list[Round]()
         if isinstance(algorithm, Profile):
             features, n_features = None, len(algorithm.attributes)
             collect = job_submission.profiled(session, request.caller, dataset, algorithm, body)
@@ -115,8 +117,7 @@ def create_job(body: NewJob, request: IdempotentPost) -> Response:
             ceiling=limits.source_ceiling,
             now=now,
         )
-        used = rounds.list_used(session, [submitted])[submitted.id]
-        return Created(serializers.job(submitted, used), location=f"/v1/jobs/{submitted.id}", wake=submitted.id)
+        return Created(serializers.job(submitted, earlier), location=f"/v1/jobs/{submitted.id}", wake=submitted.id)
 
     response = request.respond(202, submit)
     response.headers["retry-after"] = str(POLL_AFTER_SECONDS)

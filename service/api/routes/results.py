@@ -102,7 +102,7 @@ def get_labels(
     Needs the scope `jobs`.
     """
     with services.database.reading() as session:
-        document = jobs.get_document(session, _succeeded(session, caller, job_id))
+        _, document = jobs.get_released(session, _succeeded(session, caller, job_id))
         model = document["model"]
         if of == "cells" or (of is None and model["labels"] is not None):
             if model["labels"] is None:
@@ -223,13 +223,13 @@ def _succeeded(session: Session, caller: Caller, job_id: str) -> Job:
 
 
 def _respond(session: Session, job: Job) -> Response:
-    document = jobs.get_document(session, job)
-    return respond(serializers.result(jobs.get_result(session, job.id), document, job))
+    result, document = jobs.get_released(session, job)
+    return respond(serializers.result(result, document, job))
 
 
 def _document(services: Services, caller: Caller, job_id: str) -> dict[str, Any]:
     with services.database.reading() as session:
-        return jobs.get_document(session, _succeeded(session, caller, job_id))
+        return jobs.get_released(session, _succeeded(session, caller, job_id))[1]
 
 
 def _model(document: dict[str, Any]) -> ClusterModel:

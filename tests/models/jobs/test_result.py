@@ -1,11 +1,12 @@
 """Results: written once and readable forever."""
 
 import pytest
+from sqlalchemy import event
 from sqlalchemy.exc import IntegrityError
 
 from models.errors import JobNotFinished
 from models.jobs import jobs
-from models.tables.jobs import Result
+from models.tables.jobs import Job, Result
 from tests.models.world import NOW, World
 
 
@@ -26,6 +27,23 @@ class TestResult:
             found = jobs.get_result(session, queued.id)
             assert found.document == document
             assert (found.software_version, found.created_at) == ("1.2.3", NOW)
+
+    def test_is_read_by_one_statement_with_its_names(self, world: World) -> None:
+        queued = world.submit(world.new_dataset())
+        document: dict[str, object] = {"model": {"names": []}}
+        world.write(jobs.add_result, queued.id, document, software_version="1", now=NOW)
+        asked: list[str] = []
+
+        def hear(_c: object, _cursor: object, statement: str, *_: object) -> None:
+            asked.append(statement)
+
+        with world.database.reading() as session:
+            job = session.get_one(Job, queued.id)
+            event.listen(world.database.engine, "before_cursor_execute", hear)
+            _, found = jobs.get_released(session, job)
+            event.remove(world.database.engine, "before_cursor_execute", hear)
+        assert found == {"model": {"names": [], "ids": []}}
+        assert [statement.count("FROM results") for statement in asked] == [1, 0]  # the other is that of the ids
 
     def test_missing_result_raises_job_not_finished(self, world: World) -> None:
         queued = world.submit(world.new_dataset())
