@@ -46,6 +46,8 @@ class ClusterCount:
         Reason for one cluster, as a sentence.
     levels : mapping of int to Agreement
         Of the nested maps that the data support about as well, by their number of clusters; empty for one cluster.
+    finer : float
+        Greatest mean agreement of a map of more clusters; 0 if there is none.
     """
 
     clusters: int
@@ -54,6 +56,7 @@ class ClusterCount:
     agreement: Agreement
     reason: str | None = None
     levels: Mapping[int, Agreement] = field(default_factory=dict)
+    finer: float = 0.0
 
 
 def count_clusters(fit: BumpFit, comparison: Comparison) -> ClusterCount:
@@ -86,7 +89,8 @@ def count_clusters(fit: BumpFit, comparison: Comparison) -> ClusterCount:
         return _one(most, "refits with other noise reproduce no division into several clusters")
     close = [clusters for clusters in scores if scores[clusters] >= scores[best] - CLOSE_SCORE]
     levels = {clusters: agreements[clusters] for clusters in choose_levels(scores)}
-    return ClusterCount(best, min(close), max(close), agreements[best], levels=levels)
+    finer = max((each.mean for clusters, each in agreements.items() if clusters > best), default=0.0)
+    return ClusterCount(best, min(close), max(close), agreements[best], levels=levels, finer=finer)
 
 
 def score(clusters: int, agreement: Agreement) -> float:

@@ -31,6 +31,7 @@ OPEN = 3  # a number of clusters is open if the interval reaches more than so ma
 UNDIVIDED_BUMP = 0.01  # least E of a bump inside a cluster that counts
 POSSIBLE_ERRORS, CLEAR_ERRORS = 1.5, 2.0  # standard errors from which such a bump may be a cluster, and rarely is noise
 MAY_DIVIDE = 0.02  # mass of possible bumps inside clusters from which a map is at best uncertain
+REPEATED = 0.15  # most that a finer division may agree less, for bumps inside clusters to count
 UNDIVIDED, CLEARLY_UNDIVIDED = 0.1, 0.03  # mass of the possible and of the clear ones from which a map is doubtful
 
 
@@ -172,9 +173,10 @@ class MapDivision:
         """Return the sum of E over the bumps inside clusters with E >= .01 and so many standard errors.
 
         It is 0 if the number of clusters was given. Refits reproduce a coarse map whether or not its clusters divide
-        further. A bump along a curved cluster can also be its shape, so that a single small one is no evidence.
+        further. A bump along a curved cluster can also be its shape, so that a single small one is no evidence. Such
+        bumps lie elsewhere in each refit. So the sum is also 0 if no finer division comes out again nearly as well.
         """
-        if self.count is None:
+        if self.count is None or self.count.finer < self.agreement.mean - REPEATED:
             return 0.0
         peaks = {bump.peak for bump in self.cut.bumps}
         large = (bump for bump in self.fit.all_bumps if bump.peak not in peaks and bump.excess >= UNDIVIDED_BUMP)
@@ -199,7 +201,8 @@ class MapDivision:
         """Return the published diagnostics.
 
         - cluster_interval: lower and upper number of clusters, if they were counted.
-        - undivided, clearly_undivided: excess of mass of the bumps inside clusters with 1.5 and 2 standard errors.
+        - undivided, clearly_undivided: excess of mass of the bumps inside clusters with 1.5 and 2 standard errors. 0 if
+          no finer division comes out again nearly as well.
         - stability, halves, between_halves, scales: of `Agreement`.
         - expected_error; excess_mass: E per cluster at its first contact with another; excess_mass_errors: its
           standard errors.

@@ -15,7 +15,7 @@ _PAIRS = 10  # former steps that the curvature is estimated from
 _DECREASE = 1e-3  # least decrease of the objective, as a share of the linear one
 _FLATTER = 0.9  # most slope along a step at its end, as a share of that at its start
 _SMALL_STEPS = 2  # one step may reduce the objective by little far from the minimum
-_LEAST_SHARE, _MOST_SHARE = 1e-12, 1e6
+_TRIES = 20  # most evaluations of a step
 
 
 class Descent(NamedTuple):
@@ -62,14 +62,12 @@ def descend(
         decrease = float(slope @ direction)
         share = 1.0 if n_pairs else min(1.0, 1 / max(decrease**0.5, 1e-300))
         shortest, longest = 0.0, inf
-        while True:
+        for _ in range(_TRIES):
             next_place = place - share * direction
             next_value, next_slope = objective(next_place)
-            if next_value > value - _DECREASE * share * decrease:
+            if not next_value <= value - _DECREASE * share * decrease:
                 longest = share
-                if share < _LEAST_SHARE:  # rounding hides the decrease
-                    return Descent(place, value, step, False)
-            elif next_slope @ direction > _FLATTER * decrease and share < _MOST_SHARE:
+            elif next_slope @ direction > _FLATTER * decrease:
                 shortest = share
             else:
                 break
@@ -78,6 +76,8 @@ def descend(
             else:  # the minimum of the parabola through both values and the slope, from a tenth to a half of the step
                 parabola = share * decrease / (2 * (next_value - value + share * decrease))
                 share *= min(max(parabola, 0.1), 0.5)
+        if not next_value < value:  # rounding hides the decrease
+            return Descent(place, value, step, False)
         moved, change = next_place - place, next_slope - slope
         product = float(moved @ change)
         if product > 0:

@@ -188,7 +188,8 @@ class TestVerdict:
     def test_a_bump_inside_a_cluster_limits_it(self, mass, error, verdict):
         places = ((0.2, 0.2, 0.5), (0.8, 0.8, 0.5 - mass), (0.8, 0.3, mass))
         division = divide(Fit(round_bumps(*places), clusters=2, error=error))
-        counted = replace(division, count=ClusterCount(2, 2, 2, division.agreement, None))
+        count = ClusterCount(2, 2, 2, division.agreement, None, finer=division.agreement.mean - 0.1)
+        counted = replace(division, count=count)
         assert counted.verdict(low_confidence=False) is verdict
         assert (
             (counted.undivided >= MAY_DIVIDE)
@@ -199,6 +200,9 @@ class TestVerdict:
         assert is_coarse == (verdict is Verdict.DOUBTFUL)
         assert counted.diagnostics()["undivided"] == counted.undivided
         assert division.undivided == division.clearly_undivided == 0  # the number was given
+        elsewhere = replace(division, count=replace(count, finer=division.agreement.mean - 0.2))
+        assert elsewhere.undivided == elsewhere.clearly_undivided == 0  # no finer division comes out again
+        assert elsewhere.verdict(low_confidence=False) is Verdict.RELIABLE
 
     @given(densities(SHAPES), st.integers(1, 4), st.sampled_from([0.0, 0.006, 0.01, 0.02]))
     def test_adds_up_the_bumps_inside_clusters_as_the_plain_tree_does(self, density, clusters, error):

@@ -60,3 +60,10 @@ def test_one_small_step_does_not_end_the_search() -> None:
 def test_a_gradient_that_is_wrong_ends_the_search() -> None:
     end = descend(lambda u: (float(u @ u), -u), np.ones(3), 50, 1e-6)
     assert (end.converged, end.place.tolist()) == (False, [1.0, 1.0, 1.0])
+
+
+def test_a_step_that_fits_no_condition_ends_the_search() -> None:
+    """The value jumps where the slope still falls, so every step is too short or too long."""
+    end = descend(lambda u: (-float(u[0]) if u[0] < 1 else 10.0, -np.ones(1)), np.zeros(1), 50, 1e-6)
+    assert not end.converged
+    assert -1 < end.value <= 0
