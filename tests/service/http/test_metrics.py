@@ -98,7 +98,7 @@ class TestRequests:
             (NO_ROUTE, "GET", "401"): 1,
         }
         text = generate_latest(registry).decode()
-        assert not any(private in text for private in ("4711", dataset_id, round_id))
+        assert not any(private in text for private in ("private-4711", dataset_id, round_id))
 
     def test_are_timed_on_the_allowed_routes_only(self, gateway: tuple[Api, CollectorRegistry]) -> None:
         """The duration of other requests depends on private numbers of records."""
