@@ -98,10 +98,10 @@ class TestQueue:
         new_webhook(world, event_types=[EventType(f"job.{state}")])
         world.submit(world.new_dataset())
         lease = world.claimed()
-        world.write(lifecycle.fail, lease, state, code="too_few_reports", detail="words 4711", now=world.now)
+        world.write(lifecycle.fail, lease, state, code="too_few_reports", detail="private-4711", now=world.now)
         (only,) = payloads(world)
         assert (only["data"]["state"], only["data"]["error_code"]) == (state, "too_few_reports")
-        assert "4711" not in json.dumps(only)
+        assert "private-4711" not in json.dumps(only)
 
     def test_goes_to_subscribed_and_enabled_webhooks_of_the_tenant(self, world: World) -> None:
         within, beside = world.new_dataset(), world.new_dataset()
