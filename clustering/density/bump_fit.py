@@ -44,7 +44,7 @@ class BumpFit(ABC):
     @property
     @abstractmethod
     def selects_scale(self) -> bool:
-        """Return whether the data suffice to select ℓ for a given number of clusters."""
+        """Return whether ℓ may be selected for a given number of clusters."""
 
     @abstractmethod
     def redraw(self, density: NDArray[np.float64], throw: int) -> Deconvolution:

@@ -27,6 +27,7 @@ TABLE_FILE = Path(__file__).with_name("agreement_table.json")  # written by `ben
 RELIABLE = 0.9  # least of the four agreements of a reliable map
 DOUBTFUL = 0.7  # a map of a given number of clusters with less agreement is doubtful
 EXPECTED = 0.75  # a map of a counted number of clusters with less expected agreement is doubtful
+LEAD = 0.3  # least lead of the gap under another ℓ than that of the table
 OPEN = 3  # a number of clusters is open if the interval reaches more than so many times it
 UNDIVIDED_BUMP = 0.01  # least E of a bump inside a cluster that counts
 POSSIBLE_ERRORS, CLEAR_ERRORS = 1.5, 2.0  # standard errors from which such a bump may be a cluster, and rarely is noise
@@ -136,12 +137,20 @@ class MapDivision:
     def verdict(self, *, low_confidence: bool) -> Verdict:
         """Return the verdict.
 
-        Few data never give a reliable map, nor does an open number of clusters, nor do bumps that may divide them.
+        Few data never give a reliable map, nor does an open number of clusters, nor do bumps that may divide them. A
+        map with fewer clusters than were requested is doubtful.
         """
+        if self.n_missing > 0:
+            return Verdict.DOUBTFUL
         if self.count is None:
             return judge(self.agreement, None, is_limited=low_confidence)
         bumps = Undivided(self.undivided, self.clearly_undivided)
         return judge(self.agreement, bumps, is_limited=low_confidence or self.is_open)
+
+    @property
+    def n_missing(self) -> int:
+        """Return how many of the requested clusters the density does not have."""
+        return (self.fit.clusters or 1) - len(self.cut.bumps) if self.count is None else 0
 
     @property
     def sum_of_squares(self) -> float:
@@ -185,6 +194,8 @@ class MapDivision:
     def reason(self) -> str:
         """Return the sentences that the verdict follows from."""
         agrees = self.expected_agreement().sentence
+        if self.n_missing > 0:
+            return f"{agrees} Only {len(self.cut.bumps)} of {self.fit.clusters} requested clusters were found."
         if not self.may_divide or len(self.cut.bumps) == 1:
             return agrees
         return f"{agrees} Bumps with about {self.undivided:.0%} of the people may divide these clusters further."
@@ -233,21 +244,30 @@ class MapDivision:
 
 
 def divide(fit: BumpFit) -> MapDivision:
-    """Divide a density into the given number of clusters, or into those that are counted.
-
-    For a given number K and enough data, ℓ is the one of three with the greatest gap ln(E_K / E_{K+1}).
-    """
+    """Divide a density into the given number of clusters, or into those that are counted."""
     if fit.clusters is None:
         comparison = Comparison(fit, SELECTION)
         count = count_clusters(fit, comparison)
         return _division(fit, comparison, count.agreement, count)
     if fit.selects_scale and fit.clusters > 1:
-        fits = [fit, *fit.other_scales]
-        able = [each for each in fits if len(each.all_bumps) >= fit.clusters] or [fit]
-        fit = max(able, key=lambda each: Comparison(each, Selection()).gap(fit.clusters or 1))
+        fit = _select_scale(fit, fit.clusters)
     comparison = Comparison(fit, Selection())
     agreement = comparison.agreement(fit.clusters or 1) if len(fit.all_bumps) > 1 else NO_AGREEMENT
     return _division(fit, comparison, agreement, None)
+
+
+def _select_scale(fit: BumpFit, clusters: int) -> BumpFit:
+    """Return the fit under one of three ℓ, for a given number K of clusters.
+
+    Another ℓ than that of the table needs a clearer gap ln(E_K / E_{K+1}), or the table's density has fewer than K
+    bumps. Decision record 0076 has the measurements.
+    """
+
+    def clearness(each: BumpFit) -> float:
+        return Comparison(each, Selection()).gap(clusters) + (LEAD if each is fit else 0.0)
+
+    able = [each for each in (fit, *fit.other_scales) if len(each.all_bumps) >= clusters]
+    return max(able, key=clearness, default=fit)
 
 
 def _division(fit: BumpFit, comparison: Comparison, agreement: Agreement, count: ClusterCount | None) -> MapDivision:

@@ -102,12 +102,12 @@ class CategoryDivision:
     def verdict(self, trust: Confidence) -> Verdict:
         """Return the verdict on the whole map, by the rules of a map without categories.
 
-        It is at most uncertain if a category is rare, or if the number of its clusters is open. Bumps inside clusters
-        count by their share of all people.
+        It is at most uncertain if a category is rare, if the number of its clusters is open, or if it has fewer than
+        were requested. Bumps inside clusters count by their share of all people.
         """
         if not self._divided:
             return Verdict.DOUBTFUL
-        is_limited = bool(self.rare(trust)) or any(part.is_open for part in self.parts)
+        is_limited = bool(self.rare(trust)) or any(part.is_open or part.n_missing > 0 for part in self.parts)
         return judge(self.agreement, self._undivided, is_limited=is_limited)
 
     @property

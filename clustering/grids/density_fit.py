@@ -5,7 +5,7 @@ over all cells and categories estimates the shares of the categories. The densit
 """
 
 from dataclasses import dataclass, replace
-from math import prod, sinh
+from math import prod
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,8 +18,6 @@ from clustering.rounds.decoders import decoder
 from clustering.rounds.plan import Collected
 from sfumato.sizing.grids import shifted_grid_length_scale
 from sfumato.specs import SeriesAlgorithm, ShiftedGridEncoding
-
-SELECTED_SIGNAL = sinh(1.99) ** 2  # signal of a report at epsilon 4, from which ℓ is selected for a given K
 
 
 @dataclass(frozen=True)
@@ -64,9 +62,8 @@ class DensityFit(BumpFit):
 
     @property
     def selects_scale(self) -> bool:
-        """Return whether ℓ is open and epsilon is 4 or more."""
-        signal = decoder(self.collected.spec.mechanism).signal
-        return self.params.length_scale is None and signal >= SELECTED_SIGNAL
+        """Return whether ℓ is open."""
+        return self.params.length_scale is None
 
     def redraw(self, density: NDArray[np.float64], throw: int) -> Deconvolution:
         """Return the fit to a synthetic round from `density`.

@@ -10,7 +10,7 @@ from clustering.density.excess_mass import bumps
 from clustering.density.map_agreement import NO_AGREEMENT, Comparison, Selection, adjusted_rand
 from clustering.density.map_division import agreement_table, divide
 from sfumato.model.precision import Verdict
-from tests.clustering.density.test_cluster_count import Fit
+from tests.clustering.density.test_cluster_count import Fit, ridge
 from tests.clustering.density.test_excess_mass import THREE, round_bumps
 
 
@@ -80,11 +80,28 @@ class TestGivenNumber:
     def test_more_clusters_than_bumps_are_not_invented(self):
         assert len(divide(Fit(THREE, clusters=9)).cut.bumps) == 3
 
-    def test_enough_data_select_the_scale_with_the_clearest_gap(self):
+    def test_another_scale_needs_a_clearer_gap(self):
         fit = Fit(THREE, scales=[self.TWO, THREE], clusters=2, selects=True)
         assert divide(fit).fit.length_scale == 0.04
         assert divide(Fit(THREE, scales=[self.TWO, THREE], clusters=2)).fit.length_scale == 0.06
         assert divide(Fit(THREE, scales=[self.TWO, THREE], clusters=3, selects=True)).fit.length_scale == 0.06
+
+    @pytest.mark.parametrize(("height", "scale"), [(0.19, 0.06), (0.12, 0.04)])
+    def test_a_gap_that_is_little_clearer_selects_no_other_scale(self, height, scale):
+        """The gap of the other density is greater by ln(.2 / .19) = .05, or by ln(.2 / .12) = .51."""
+        even, uneven = (ridge(0, 1, 0, 0.2, 0, third, 0) for third in (0.2, height))
+        fit = Fit(even, scales=[uneven, even], clusters=2, selects=True)
+        assert divide(fit).fit.length_scale == scale
+
+    def test_missing_clusters_select_a_scale_that_has_them(self):
+        fit = Fit(self.TWO, scales=[THREE, self.TWO], clusters=3, selects=True)
+        assert divide(fit).fit.length_scale == 0.04
+
+    def test_fewer_clusters_than_requested_are_doubtful(self):
+        division = divide(Fit(THREE, clusters=9))
+        assert division.verdict(low_confidence=False) is Verdict.DOUBTFUL
+        assert division.reason().endswith("Only 3 of 9 requested clusters were found.")
+        assert divide(Fit(THREE, clusters=3)).verdict(low_confidence=False) is Verdict.RELIABLE
 
 
 def test_the_calibration_covers_every_estimate_and_widens_downwards():

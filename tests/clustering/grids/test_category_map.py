@@ -155,6 +155,7 @@ class TestTheAgreement:
         [
             ({}, "reliable"),
             ({"is_open": True}, "uncertain"),
+            ({"n_missing": 1}, "uncertain"),
             ({"undivided": 0.05}, "uncertain"),  # a half of the people has .025 of all
             ({"clearly_undivided": 0.07}, "doubtful"),
         ],
@@ -162,7 +163,7 @@ class TestTheAgreement:
     def test_is_limited_by_a_category_with_one_cluster(self, change: dict[str, Any], verdict: str) -> None:
         """Refits of a single cluster state nothing, so its count and its bumps limit the verdict."""
         clear = Agreement(0.95, 0.95, 0.95, 0.95, 1.0)
-        common = {"count": object(), "is_open": False, "undivided": 0.0, "clearly_undivided": 0.0}
+        common = {"count": object(), "is_open": False, "n_missing": 0, "undivided": 0.0, "clearly_undivided": 0.0}
         several = SimpleNamespace(cut=SimpleNamespace(bumps=[1, 2]), agreement=clear, sum_of_squares=0.5, **common)
         one = SimpleNamespace(cut=SimpleNamespace(bumps=[1]), agreement=NO_AGREEMENT, sum_of_squares=1.0)
         vars(one).update(common | change)
