@@ -149,5 +149,5 @@ def _create_dataset(database: Database, keyring: Keyring, n_records: int) -> str
             n = min(UPLOAD_RECORDS, n_records - begin)
             for start in range(0, n, UPLOAD_RECORDS // 4):
                 upload.add(points[start : min(n, start + UPLOAD_RECORDS // 4)], None, 0)
-            records.append(session, upload, max_records=n_records)
+            records.append(session, upload, max_records=n_records, allow_duplicates=True)
     return dataset_id
