@@ -33,7 +33,7 @@ class Minimum(NamedTuple):
     value : float
     steps : int
     converged : bool
-        Whether λ is at most `NEAR`.
+        Whether the method's own condition for its end is met.
     """
 
     place: Floats

@@ -2,14 +2,11 @@
 
 from collections.abc import Callable
 from math import inf
-from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
+from clustering.density.newton import Floats, Minimum
 from clustering.kernels.descent import descent_direction
-
-Floats = NDArray[np.float64]
 
 _PAIRS = 10  # former steps that the curvature is estimated from
 _DECREASE = 1e-3  # least decrease of the objective, as a share of the linear one
@@ -18,28 +15,10 @@ _SMALL_STEPS = 2  # one step may reduce the objective by little far from the min
 _TRIES = 20  # most evaluations of a step
 
 
-class Descent(NamedTuple):
-    """The end of a minimisation.
-
-    Attributes
-    ----------
-    place : ndarray
-    value : float
-    steps : int
-    converged : bool
-        Whether the last two steps each reduced the objective by less than the tolerance.
-    """
-
-    place: Floats
-    value: float
-    steps: int
-    converged: bool
-
-
 def descend(
     objective: Callable[[Floats], tuple[float, Floats]], start: Floats, max_steps: int, tolerance: float
-) -> Descent:
-    """Minimise an objective by L-BFGS steps.
+) -> Minimum:
+    """Minimise an objective by L-BFGS steps. The end is where the last two each reduced it by less than the tolerance.
 
     A step is shortened until the objective decreases enough (Nocedal and Wright 2006, "Numerical Optimization",
     sections 3.5 and 7.2).
@@ -77,7 +56,7 @@ def descend(
                 parabola = share * decrease / (2 * (next_value - value + share * decrease))
                 share *= min(max(parabola, 0.1), 0.5)
         if not next_value < value:  # rounding hides the decrease
-            return Descent(place, value, step, False)
+            return Minimum(place, value, step, False)
         moved, change = next_place - place, next_slope - slope
         product = float(moved @ change)
         if product > 0:
@@ -88,5 +67,5 @@ def descend(
         place, value, slope = next_place, next_value, next_slope
         n_small = n_small + 1 if is_small else 0
         if n_small == _SMALL_STEPS:
-            return Descent(place, value, step + 1, True)
-    return Descent(place, value, max_steps, False)
+            return Minimum(place, value, step + 1, True)
+    return Minimum(place, value, max_steps, False)
