@@ -120,7 +120,7 @@ class TestReplay:
         faults = list_faults(
             check_replay(Method("broken", params, planted.narrow_to_raw_bounds), SETTING, make_pairs(5))
         )
-        assert "features" in faults[SAME_QUERIES]
+        assert "differs" in faults[SAME_QUERIES]
 
     @pytest.mark.parametrize(("delta", "d", "text"), [(0.0, 2, "reveals epsilon "), (1e-3, 5, "reveals rho")])
     def test_histograms_with_the_noise_of_one_feature_are_detected(self, delta: float, d: int, text: str) -> None:
