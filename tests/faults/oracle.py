@@ -35,6 +35,7 @@ from tests.faults.deployment import MASTER_KEY, Deployment
 
 RETRY_SECONDS = 240.0  # time limit of one request of the oracle
 N_REREAD = 20  # number of oldest and of newest results to read again
+TRACEBACK_LINES = 60  # lines of the log that a finding states, because a traceback ends with its cause
 NEVER_LOGGED = ("request_failed", "job_crashed", "task_crashed", "Traceback (most recent call last)")
 
 
@@ -303,9 +304,10 @@ class Oracle:
     def _check_log(self, clients: ClientGroup, findings: Findings) -> None:
         log = self._deployment.read_log()[self._n_log_bytes :]
         self._n_log_bytes += len(log)
+        lines = log.splitlines()
         for word in NEVER_LOGGED:
-            for line in [line for line in log.splitlines() if word in line][:3]:
-                findings.wrong.append(f"logged: {line[:600]}")
+            for at in [at for at, line in enumerate(lines) if word in line][:3]:
+                findings.wrong.append("logged: " + "\n".join(lines[at : at + TRACEBACK_LINES]))
         reports = [
             packed
             for d in clients.devices
