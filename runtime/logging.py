@@ -5,19 +5,16 @@ stopped or gone; none of this may end or hold a request or a job.
 """
 
 import logging
-import os
 import sys
-import traceback
 from contextlib import suppress
 from typing import TextIO, cast
 
 import structlog
 
+from connections.log_records import log_libraries
 from connections.streams import guard_streams
 
 WHOLE_SECONDS = "%Y-%m-%dT%H:%M:%SZ"  # finer times would reveal how long an upload or a job over records took
-
-_MAX_FRAMES = 20
 
 
 class LogStream:
@@ -62,19 +59,4 @@ def configure_logging() -> None:
         logger_factory=structlog.WriteLoggerFactory(cast(TextIO, LogStream(sys.stderr))),
         cache_logger_on_first_use=True,
     )
-    logging.basicConfig(stream=sys.stderr, level=logging.WARNING, format="%(levelname)s %(name)s: %(message)s")
-
-
-def describe(error: BaseException) -> dict[str, object]:
-    """Return log fields for an exception: its type, its cause's type, and the frames.
-
-    The message is left out because it may quote private values, such as the parameters of a statement. Frames of
-    installed packages are left out, except the last one.
-    """
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [frame for frame in frames[:-1] if "site-packages" not in frame.filename]
-    return {
-        "error": type(error).__name__,
-        "cause": type(error.__cause__).__name__ if error.__cause__ else None,
-        "frames": [f"{os.path.basename(f.filename)}:{f.lineno} {f.name}" for f in (*own, *frames[-1:])][-_MAX_FRAMES:],
-    }
+    log_libraries(sys.stderr, logging.WARNING)

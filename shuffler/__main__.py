@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from connections.log_records import log_libraries
 from connections.streams import guard_streams
 from sfumato.errors import SfumatoError
 from sfumato.transport.batches import SIGNING_KEY_BYTES, generate_signing_key_pair
@@ -44,7 +45,7 @@ def run(
     from shuffler.app import create_app
 
     guard_streams()
-    logging.basicConfig(stream=sys.stdout, level=logging.INFO, format="%(levelname)s %(name)s: %(message)s")
+    log_libraries(sys.stdout, logging.INFO)
     for noisy in ("httpx", "httpcore"):  # a line per request
         logging.getLogger(noisy).setLevel(logging.WARNING)
     with _explain_failures(), closing(Queue(home / "shuffler.db")) as queue:

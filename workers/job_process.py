@@ -18,11 +18,12 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from connections.log_records import describe
 from connections.streams import drain_streams
 from models.database.engine import Database
 from models.database.failures import is_database_unavailable
 from models.jobs.claims import Claim
-from runtime.logging import configure_logging, describe
+from runtime.logging import configure_logging
 from runtime.process import WORKER_KEPT_BYTES, end_with_parent, keep_freed_memory
 from runtime.settings import Settings
 from workers.kernels import cache

@@ -23,6 +23,7 @@ from clustering.rounds.outside import counting_outside
 from clustering.rounds.plan import Collected, Plan, drive
 from clustering.rounds.tally import read_aggregate
 from clustering.series.pooling import pool
+from connections.log_records import describe
 from models.collection import releases, rounds
 from models.database.engine import Database
 from models.database.failures import is_database_unavailable
@@ -36,7 +37,6 @@ from models.series import following, windows
 from models.tables.datasets import Dataset, OutOfBounds, Trust
 from models.tables.jobs import Job, JobState
 from models.tables.rounds import Round, RoundState
-from runtime.logging import describe
 from runtime.settings import settings
 from sfumato.errors import InvalidSpec, SfumatoError
 from sfumato.model.cluster_model import ClusterModel, model_from_wire

@@ -17,6 +17,7 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 from sqlalchemy.orm import Session
 
+from connections.log_records import describe
 from models.collection import aggregation_leases, rounds
 from models.database.engine import Database
 from models.database.types import SECOND
@@ -29,7 +30,6 @@ from models.series import windows
 from models.tables.jobs import Job, JobState
 from runtime.change_publisher import ChangePublisher, NullPublisher
 from runtime.job_signal import JobSignal
-from runtime.logging import describe
 from runtime.settings import Settings
 from sfumato.errors import SfumatoError
 from workers.job_process import AggregationTask, JobTask, Reply, RunCentral, StartPlan

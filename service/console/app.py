@@ -13,8 +13,8 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route, Router
 from starlette.types import Message, Receive, Scope, Send
 
+from connections.log_records import describe
 from models.identity.console_sessions import SessionIdentity
-from runtime.logging import describe
 from service.console import PATH
 from service.console.login import login_form, login_url, sign_in, sign_out
 from service.console.pages import (

@@ -12,10 +12,10 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from connections.connection import PACE_BYTES
+from connections.log_records import describe
 from connections.problems import BadRequest, Problem, new_request_id
 from models.database.failures import is_database_unavailable
 from models.tables.identity import Scope as KeyScope
-from runtime.logging import describe
 from service.http.headers import content_codings, header
 from service.http.metrics import GatewayMetrics, route_of
 from service.http.problems import (

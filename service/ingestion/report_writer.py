@@ -14,13 +14,13 @@ from typing import Any
 import structlog
 from sqlalchemy import Connection
 
+from connections.log_records import describe
 from models.collection import report_intake
 from models.collection.distinct_reports import DistinctReports
 from models.collection.report_intake import Received
 from models.database.engine import Database, DedicatedConnection
 from models.errors import RoundClosed
 from runtime.job_signal import JobSignal
-from runtime.logging import describe
 from service.http.metrics import GatewayMetrics
 from service.http.problems import Unavailable
 from service.ingestion.report_formats import PackedReports

@@ -15,13 +15,13 @@ from typing import TYPE_CHECKING, TypeVar
 import structlog
 from sqlalchemy.orm import Session
 
+from connections.log_records import describe
 from models.database.engine import Database
 from models.database.types import SECOND
 from models.encryption import Keyring, load_keyring
 from models.errors import RecordsKeyMissing
 from models.webhooks import deliveries
 from models.webhooks.deliveries import SECRET_UNREADABLE, DeliveryLease, DeliveryOutcome
-from runtime.logging import describe
 from runtime.settings import Settings
 from service.http.metrics import GatewayMetrics
 

@@ -23,6 +23,27 @@ structlog.get_logger().error("second")
 os._exit(0)  # skips Python's own flush
 """
 
+LOG_OF_A_LIBRARY = """
+import logging
+from runtime.logging import configure_logging
+configure_logging()
+try:
+    raise ValueError("the private value Zw9-4711")
+except ValueError:
+    logging.getLogger("library.pool").error("Error closing cursor", exc_info=True)
+logging.getLogger("library.pool").error("without one", exc_info=(None, None, None))
+"""
+
+
+def test_an_exception_of_a_library_is_logged_without_its_message() -> None:
+    command = [sys.executable, "-c", LOG_OF_A_LIBRARY]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stderr.splitlines() == [
+        "ERROR library.pool: Error closing cursor",
+        '{"error": "ValueError", "cause": null, "frames": ["<string>:6 <module>"]}',
+        "ERROR library.pool: without one",
+    ]
+
 
 class TestLogStream:
     def test_writes_to_the_inner_stream(self) -> None:

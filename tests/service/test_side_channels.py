@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import structlog
 
+from connections.log_records import describe
 from connections.server import bind
 from runtime import logging
 from runtime.job_signal import PollingJobSignal
@@ -158,7 +159,7 @@ class TestCrash:
         try:
             fail(0.2468013579)
         except ValueError as error:
-            logged = logging.describe(error)
+            logged = describe(error)
         assert logged["error"] == "ValueError"
         assert "2468" not in str(logged)
 

@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Any
 
 import structlog
 
+from connections.log_records import describe
 from models.database.types import new_id
-from runtime.logging import describe
 from runtime.settings import settings
 
 if TYPE_CHECKING:

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 
 from clustering.rounds.decoders import decoder
 from clustering.simulate import SeededEntropy, collect, simulate
+from connections.log_records import describe
 from models.collection import report_log
-from runtime.logging import describe
 from sfumato.errors import SfumatoError
 from sfumato.mechanisms import design
 from sfumato.privacy.accounting import NANO
