@@ -195,7 +195,7 @@ class MapDivision:
         """Return the sentences that the verdict follows from."""
         agrees = self.expected_agreement().sentence
         if self.n_missing > 0:
-            return f"{agrees} Only {len(self.cut.bumps)} of {self.fit.clusters} requested clusters were found."
+            return f"{agrees} {describe_missing(len(self.cut.bumps), self.n_missing)}"
         if not self.may_divide or len(self.cut.bumps) == 1:
             return agrees
         return f"{agrees} Bumps with about {self.undivided:.0%} of the people may divide these clusters further."
@@ -241,6 +241,11 @@ class MapDivision:
     def warnings(self) -> tuple[str, ...]:
         """Return the reason for one cluster."""
         return (self.count.reason,) if self.count is not None and self.count.reason is not None else ()
+
+
+def describe_missing(n_found: int, n_missing: int) -> str:
+    """Return a sentence about requested clusters that the density does not have."""
+    return f"Only {n_found} of {n_found + n_missing} requested clusters were found."
 
 
 def divide(fit: BumpFit) -> MapDivision:

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from clustering.density.confidence import DETECTABLE_ERRORS, Confidence
 from clustering.density.label_map import rank_by_mass, region_totals
 from clustering.density.map_agreement import NO_AGREEMENT, Agreement
-from clustering.density.map_division import MapDivision, Undivided, agreement_table, divide, judge
+from clustering.density.map_division import MapDivision, Undivided, agreement_table, describe_missing, divide, judge
 from clustering.grids.density_fit import Category, DensityFit, fit_category
 from sfumato.model.precision import ExpectedAgreement, Verdict
 from sfumato.sizing.grids import check_clusters
@@ -42,6 +42,8 @@ class CategoryDivision:
         Sums to one.
     order : ndarray of shape (n,), int64
         The place of each cluster among the clusters of all parts, in their order.
+    requested : int or None
+        Requested number of clusters.
     """
 
     names: tuple[str, ...]
@@ -50,6 +52,12 @@ class CategoryDivision:
     labels: NDArray[np.int64]
     density: NDArray[np.float64]
     order: NDArray[np.int64]
+    requested: int | None
+
+    @property
+    def n_missing(self) -> int:
+        """Return how many of the requested clusters the densities do not have."""
+        return 0 if self.requested is None else self.requested - self.order.size
 
     def detectable(self, trust: Confidence, errors: NDArray[np.float64]) -> list[bool]:
         """Return whether each cluster stands out from the noise, by its size and by its excess among all people.
@@ -102,12 +110,12 @@ class CategoryDivision:
     def verdict(self, trust: Confidence) -> Verdict:
         """Return the verdict on the whole map, by the rules of a map without categories.
 
-        It is at most uncertain if a category is rare, if the number of its clusters is open, or if it has fewer than
-        were requested. Bumps inside clusters count by their share of all people.
+        It is at most uncertain if a category is rare, or if the number of its clusters is open. Bumps inside clusters
+        count by their share of all people.
         """
-        if not self._divided:
+        if not self._divided or self.n_missing > 0:
             return Verdict.DOUBTFUL
-        is_limited = bool(self.rare(trust)) or any(part.is_open or part.n_missing > 0 for part in self.parts)
+        is_limited = bool(self.rare(trust)) or any(part.is_open for part in self.parts)
         return judge(self.agreement, self._undivided, is_limited=is_limited)
 
     @property
@@ -134,6 +142,8 @@ class CategoryDivision:
             return "Each category has one cluster, and one cluster agrees with everything."
         each = ", ".join(f"{name} {part.expected_agreement().value:.2f}" for name, part, _ in self._divided)
         text = f"{self.expected_agreement().sentence} By category: {each}."
+        if self.n_missing > 0:
+            return f"{text} {describe_missing(self.order.size, self.n_missing)}"
         dividing = ", ".join(name for name, part, _ in self._divided if part.may_divide)
         return f"{text} Bumps may divide the clusters of {dividing} further." if dividing else text
 
@@ -227,7 +237,7 @@ def divide_categories(whole: DensityFit) -> CategoryDivision:
         divide(replace(fit, params=replace(fit.params, clusters=count)))
         for fit, count in zip(fits, counts, strict=True)
     )
-    return _joined(attribute.categories, parts, tuple(each.share for each in found))
+    return _joined(attribute.categories, parts, tuple(each.share for each in found), clusters)
 
 
 def _distribute(clusters: int, fits: Sequence[DensityFit]) -> Sequence[int | None]:
@@ -246,7 +256,9 @@ def _further(fits: Sequence[DensityFit]) -> Iterator[tuple[float, int]]:
             yield fit.category.share * bump.excess, place
 
 
-def _joined(names: tuple[str, ...], parts: tuple[MapDivision, ...], shares: tuple[float, ...]) -> CategoryDivision:
+def _joined(
+    names: tuple[str, ...], parts: tuple[MapDivision, ...], shares: tuple[float, ...], requested: int | None
+) -> CategoryDivision:
     labels, densities, first = list[NDArray[np.int64]](), list[NDArray[np.float64]](), 0
     for part, share in zip(parts, shares, strict=True):
         labels.append(part.cut.labels + first)
@@ -254,4 +266,4 @@ def _joined(names: tuple[str, ...], parts: tuple[MapDivision, ...], shares: tupl
         first += len(part.cut.bumps)
     density = np.stack(densities, axis=-1)
     ranked, order = rank_by_mass(np.stack(labels, axis=-1), density)
-    return CategoryDivision(names, parts, shares, ranked, density / density.sum(), order)
+    return CategoryDivision(names, parts, shares, ranked, density / density.sum(), order, requested)

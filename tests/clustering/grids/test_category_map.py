@@ -23,6 +23,7 @@ from sfumato.errors import InvalidSpec
 from sfumato.mechanisms import design
 from sfumato.model.category_maps import category_maps, cell_points
 from sfumato.model.cluster_model import ClusterModel, model_from_wire
+from sfumato.model.precision import Verdict
 from sfumato.plotting.geojson import to_geojson
 from sfumato.specs import Feature, RoundSpec, ShiftedGrid, ShiftedGridEncoding, UniformGrid
 from sfumato.specs.attributes import Categorical
@@ -155,7 +156,6 @@ class TestTheAgreement:
         [
             ({}, "reliable"),
             ({"is_open": True}, "uncertain"),
-            ({"n_missing": 1}, "uncertain"),
             ({"undivided": 0.05}, "uncertain"),  # a half of the people has .025 of all
             ({"clearly_undivided": 0.07}, "doubtful"),
         ],
@@ -163,17 +163,26 @@ class TestTheAgreement:
     def test_is_limited_by_a_category_with_one_cluster(self, change: dict[str, Any], verdict: str) -> None:
         """Refits of a single cluster state nothing, so its count and its bumps limit the verdict."""
         clear = Agreement(0.95, 0.95, 0.95, 0.95, 1.0)
-        common = {"count": object(), "is_open": False, "n_missing": 0, "undivided": 0.0, "clearly_undivided": 0.0}
+        common = {"count": object(), "is_open": False, "undivided": 0.0, "clearly_undivided": 0.0}
         several = SimpleNamespace(cut=SimpleNamespace(bumps=[1, 2]), agreement=clear, sum_of_squares=0.5, **common)
         one = SimpleNamespace(cut=SimpleNamespace(bumps=[1]), agreement=NO_AGREEMENT, sum_of_squares=1.0)
         vars(one).update(common | change)
         parts: Any = (several, one)
         empty = np.zeros(0)
         division = CategoryDivision(
-            ("free", "pro"), parts, (0.5, 0.5), empty.astype(np.int64), empty, empty.astype(int)
+            ("free", "pro"), parts, (0.5, 0.5), empty.astype(np.int64), empty, empty.astype(int), None
         )
         trust: Any = SimpleNamespace(n_eff=1e6)
         assert division.verdict(trust).value == verdict
+
+
+def test_fewer_clusters_than_requested_are_doubtful() -> None:
+    _, points, codes = blobs(4000)
+    found = simulate(replace(PARAMS, clusters=256), points, seed=1, attributes=[PLAN], codes=codes[:, None])
+    assert found.n_clusters < 256
+    assert found.verdict is Verdict.DOUBTFUL
+    assert found.verdict_reason is not None
+    assert found.verdict_reason.endswith(f"Only {found.n_clusters} of 256 requested clusters were found.")
 
 
 class TestParameters:
